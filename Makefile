@@ -9,11 +9,13 @@ PYTHON := .venv/bin/python
 READY  := .venv/.installed
 SEMANTIC := .venv/semantic
 FASTMCP := .venv/fastmcp
+SERVERS := .venv/mcp-servers
 LINKS  := $(addprefix src/callgate/,runtime hooks providers tools)
 # pytest options, such as: make test ARGS="tests/test_errors.py -x"
 ARGS   ?=
-# processes for the tests; make test JOBS=0 runs them in one
-JOBS   ?= 2
+# processes for the tests: one more than the cores, since tests wait for servers and for processes that they start. More
+# need more connections than the 100 that PostgreSQL has by default. make test JOBS=0 runs them in one
+JOBS   ?= $(shell nproc 2>/dev/null | awk '{n = $$1 + 1; print (n > 8 ? 8 : n)}' || echo 3)
 
 unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
 # The tests start hundreds of processes: compiled modules are kept, or each would compile every module again.
@@ -24,7 +26,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 MISSING := $(filter-out $(wildcard $(LINKS)),$(LINKS))
 MOVED   := $(shell [ "$$(cat .venv/.made-in 2>/dev/null)" = "$$(pwd -P)" ] || echo moved)
 
-.PHONY: help install run run-workers test test-versions soak check format wheel-check bench bench-selection bench-semantic bench-workers bench-state bench-simulation bench-mcp test-semantic test-mcp docs pages page-check clean example-fastapi example-django example-flask example-celery example-chat example-approvals example-mcp moved $(MISSING)
+.PHONY: help install run run-workers test test-versions soak check format wheel-check bench bench-selection bench-semantic bench-workers bench-state bench-simulation bench-mcp test-semantic test-mcp docs pages page-check hashes clean example-billing example-django example-celery example-chat example-approvals example-mcp moved $(MISSING)
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,14 +51,11 @@ test-versions: $(READY) ## run a core selection of the tests under each installe
 example-chat: $(READY) ## talk with a scripted model, or yours: CALLGATE_PROVIDER, CALLGATE_MODEL; MESSAGE=TEXT
 	@$(PYTHON) -m examples.chat $(if $(MESSAGE),--message '$(MESSAGE)')
 
-example-fastapi: $(READY) ## serve the small shop in FastAPI, on port 8001
-	@$(PYTHON) -m examples.fastapi_service
+example-billing: $(READY) ## serve the billing service in FastAPI, on port 8001; ARGS="worker" runs its jobs
+	@$(PYTHON) -m examples.billing $(ARGS)
 
-example-django: $(READY) ## serve it in Django, on port 8002
+example-django: $(READY) ## serve the small shop in Django, on port 8002
 	@$(PYTHON) -m examples.django_service
-
-example-flask: $(READY) ## serve it in Flask, on port 8003
-	@$(PYTHON) -m examples.flask_service
 
 example-celery: $(READY) ## start its Celery worker; needs Redis, or CELERY_BROKER_URL
 	@$(PYTHON) -m examples.celery_service
@@ -64,21 +63,29 @@ example-celery: $(READY) ## start its Celery worker; needs Redis, or CELERY_BROK
 example-approvals: $(READY) ## serve the approval desk on 127.0.0.1, on port 8004; ARGS="..." goes to it
 	@$(PYTHON) -m examples.approval_desk $(ARGS)
 
-example-mcp: $(READY) ## two MCP servers of others behind one gate, with policies, an approval and the audit
-	@$(PYTHON) -m examples.mcp_proxy
+example-mcp: $(READY) ## two published MCP servers behind one gate, with policies, a quota, an approval and the audit
+	@$(MAKE) --no-print-directory $(SERVERS)/.installed || echo 'They cannot be installed: the example uses servers of its own.'
+	@$(PYTHON) -m examples.mcp_proxy $(SERVERS)/bin
 
-test-mcp: $(READY) ## the official MCP conformance suite against a gate; npm installs it once, later runs are offline
+# Servers of others have pins of their own: an environment of their own, too.
+$(SERVERS)/.installed: Makefile
+	@$(PYTHON) -m venv $(SERVERS)
+	@$(SERVERS)/bin/python -m pip install --quiet --disable-pip-version-check mcp-server-time==2026.10.19 mcp-server-git==2026.10.19
+	@touch $@
+
+test-mcp: $(READY) ## the official MCP conformance suite against a gate, as server and client; npm installs it once, later runs are offline
 	@$(PYTHON) scripts/conformance.py $(ARGS)
 
 soak: $(READY) ## run the long proofs
-	@$(PYTHON) -m pytest -m soak --timeout 3600 $(ARGS)
+	@$(PYTHON) -m pytest -m "soak or hypothesis" --hypothesis-profile soak --timeout 3600 $(ARGS)
 
-check: $(READY) ## format, lint, types, layers, generated pages, wheel content; changes nothing
+check: $(READY) ## format, lint, types, layers, supply chain, generated pages, wheel content; changes nothing
 	$(PYTHON) -m ruff format --check
 	$(PYTHON) -m ruff check
 	$(PYTHON) -m mypy
 	$(PYTHON) -m pyright
 	.venv/bin/lint-imports --no-logo
+	$(PYTHON) scripts/supply_chain.py code secrets licences
 	@$(MAKE) page-check
 	@$(MAKE) wheel-check
 
@@ -88,6 +95,9 @@ page-check: $(READY) ## compare the pages that are made from code and tests with
 pages: $(READY) ## bring those pages up to date
 	@$(PYTHON) scripts/contract_map.py
 	@$(PYTHON) scripts/docs_tables.py
+
+hashes: $(READY) ## write constraints-hashes.txt from constraints.txt; asks the configured package index
+	@$(PYTHON) scripts/supply_chain.py hashes
 
 wheel-check: $(READY) ## compare the wheel and the source archive with the tree
 	$(PYTHON) -m pytest -q tests/test_packaging.py

@@ -1,6 +1,7 @@
 """``make bench``: what a call through the gate costs, as ratios to the same work written by hand.
 
-Absolute times serve for order only; a shared machine drifts. See ``timing.py`` for how the ratios are taken.
+It exits with 1 when a target is missed, except with ``--quick``, whose figures are rough. Absolute times serve for order
+only; a shared machine drifts. See ``timing.py`` for how the ratios are taken.
 """
 
 from __future__ import annotations
@@ -15,7 +16,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import changes, counts, inflight, instructions, leases, ledger, overhead, scale, scopes, stock, streams
+from benchmarks import (
+    changes,
+    counts,
+    ends,
+    inflight,
+    instructions,
+    leases,
+    ledger,
+    overhead,
+    promises,
+    scale,
+    scopes,
+    stock,
+    streams,
+)
 from benchmarks.table import Row, show
 from benchmarks.timing import FULL, QUICK, Effort
 
@@ -30,9 +45,10 @@ SECTIONS = {
     "inflight": inflight,
     "stock": stock,
     "ledger": ledger,
+    "ends": ends,
     "streams": streams,
 }
-ON_REQUEST = {"instructions": instructions}
+ON_REQUEST = {"instructions": instructions, "promises": promises}
 KEYS = (
     *("zero_hooks_x_floor2s", "twelve_hooks_x_floor2s", "twelve_hooks_x_floor2", "calls_twelve_hooks"),
     *("tasks_twelve_hooks", "inflight_cpu_x_floor", "inflight_kb", "plan_build_ms", "tools_1e5_x_10"),
@@ -47,7 +63,7 @@ ROWS = (
     Row("floor2s_us", "floor2s: floor2, parsing strictly (µs)"),
     Row("zero_hooks_x_floor2s", "no hooks, times floor2s", 1.0),
     Row("zero_hooks_x_floor2", "no hooks, times floor2"),
-    Row("twelve_hooks_x_floor2s", "12 hooks at work, times floor2s", 1.6),
+    Row("twelve_hooks_x_floor2s", "12 hooks at work, times floor2s", 3.2),
     Row("twelve_hooks_x_floor2", "12 hooks at work, times floor2"),
     Row("sync_method_x_floor1", "each further plain hook method, times floor1", 0.03, form="{:.3f}"),
     Row("async_method_x_floor1", "each further async hook method, times floor1", 0.06, form="{:.3f}"),
@@ -72,10 +88,12 @@ ROWS = (
     Row("change_use_ms", "2,000 tools: use (ms)"),
     Row("change_undo_ms", "2,000 tools: undo (ms)"),
     Row("change_add_ms", "2,000 tools: add (ms)"),
+    Row("change_add_500_cpu_ms", "500 tools added one by one: processor time (ms)", 200.0),
+    Row("change_remove_500_cpu_ms", "500 tools removed one by one: processor time (ms)", 200.0),
     Row("change_remove_ms", "2,000 tools: remove (ms)"),
     Row("inflight_calls", "calls in flight at once", form="{:,.0f}"),
     Row("inflight_cpu_x_floor", "in flight, no hooks: CPU, times floor2s", 1.15),
-    Row("inflight_kb", "in flight, no hooks: kB a call", 3.5),
+    Row("inflight_kb", "in flight, no hooks: kB a call", 2.5),
     Row("inflight_floor_kb", "in flight, floor2s: kB a call"),
     Row("inflight_twelve_cpu_x_floor", "in flight, 12 hooks: CPU, times floor2s"),
     Row("inflight_twelve_kb", "in flight, 12 hooks: kB a call"),
@@ -83,17 +101,21 @@ ROWS = (
     Row("tools", "tools in a large gate", form="{:,.0f}"),
     Row("tools_1e5_x_10", "a call in it, times one among 10 tools", 1.1, 0.9),
     Row("registration_growth", "registering a tool after 2,000 others, times the first", 3.0, form="{:.1f}"),
-    Row("stock_pipeline_x_floor2", "seven stock hooks at work, times floor2", 6.0),
-    Row("stock_hit_x_floor2", "the same, answered from the cache, times floor2"),
+    Row("stock_pipeline_x_floor2", "seven stock hooks at work, times floor2", 6.5),
+    Row("stock_hit_x_floor2", "the same, answered from the cache, times floor2", 4.5),
     Row("cache_hit_x_floor2", "an answer from the cache, times floor2", 3.0),
     *(
         Row(f"stock_{name}_x_floor2", f"{name} alone, over no hook, times floor2")
         for name in ("authorize", "quota", "concurrency", "cache", "output_policy", "audit", "metrics")
     ),
-    Row("ledger_memory_x_floor2", "a tool with an effect, its ledger in memory, times floor2", 4.0),
+    Row("ledger_memory_x_floor2", "a tool with an effect, its ledger in memory, times floor2", 2.8),
     Row("ledger_own_x_floor2", "the ledger alone, over a tool that reads, times floor2"),
     Row("ledger_keyed_x_floor2", "the same with the caller's key, times floor2"),
     Row("ledger_receipt_x_floor2", "a repeat, answered with its receipt, times floor2"),
+    Row("failing_x_call", "a call that fails and is logged, times one that succeeds", 5.0),
+    Row("objects_x_text", "arguments as an object, times the same as text", 1.15),
+    Row("worst_call_ms", "12 hooks: the slowest of 100,000 calls (ms)", 5.0),
+    Row("audit_growth_bytes", "with Audit on the store in memory: bytes that stay, a call", 10.0),
     Row("stream_decode_x_sdk", "streams: times as fast as the provider's own client, the worst", least=5.0),
     *(
         Row(f"stream_{wire}_x_sdk", f"{wire}: times as fast")
@@ -109,6 +131,7 @@ ROWS = (
     ),
     Row("hydrate_recorded_x_floor1", "a recorded call is hydrated, times floor1", 1.5),
     Row("calls_recorded_x_floor1", "a recorded answer is read for its calls, times floor1"),
+    *(Row(f"promise_{name}_x_floor2s", f"{what}, over no hook, times floor2s") for name, what in promises.WHAT.items()),
     Row("instructions_floor2s", "instructions, floor2s", form="{:,.0f}"),
     Row("instructions_stock_pipeline_x_floor2", "instructions, seven stock hooks, times floor2", form="{:.3f}"),
     Row("instructions_stock_hit_x_floor2", "instructions, the same, from the cache, times floor2", form="{:.3f}"),
@@ -152,7 +175,6 @@ def main(argv: list[str] | None = None) -> int:
         "--only", choices=[*SECTIONS, *ON_REQUEST], action="append", help="one section; may be repeated"
     )
     parser.add_argument("--json", type=Path, metavar="PATH", help=f"where to; default, for a whole run: {OUT.name}")
-    parser.add_argument("--strict", action="store_true", help="exit with 1 when a target is missed")
     asked = parser.parse_args(argv)
     found = asyncio.run(run(asked.only or list(SECTIONS), QUICK if asked.quick else FULL, print))
     missed = report(found)
@@ -162,7 +184,7 @@ def main(argv: list[str] | None = None) -> int:
         path.write_text(json.dumps(as_json(found), indent=2) + "\n", "utf-8")
         print(f"written: {path}")
     print(f"{len(missed)} targets missed" if missed else "all targets met")
-    return 1 if missed and asked.strict else 0
+    return 1 if missed and not asked.quick else 0
 
 
 if __name__ == "__main__":

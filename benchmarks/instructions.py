@@ -21,7 +21,7 @@ from benchmarks.stock import stock
 from benchmarks.timing import Call, Effort
 from benchmarks.twelve import USER, call_of, make_tool, twelve_gate
 from callgate import Gate, InvokeContext
-from callgate.hooks.step import ASYNC, SYNC, SYNC_LEASE
+from callgate.hooks.state.step import ASYNC, SYNC, SYNC_LEASE
 
 FEW, MANY = 300, 800
 _COLLECTED = re.compile(r"==(\d+)== Collected : (\d+)")
@@ -44,7 +44,7 @@ async def _repeat_bare(n: int) -> None:
         await call_of(gate)()
         plan = gate._plans.current.live["add"]
         release = next(step.release for _, _, step in plan.before if step.release is not None)
-        steps = [*plan.before, (ASYNC, plan.straight, plan.running), *plan.shaping, *plan.closing, release]
+        steps = [*plan.before, (ASYNC, plan.fast_path, plan.running), *plan.shaping, *plan.closing, release]
         names: dict[str, Any] = {
             "Context": InvokeContext,
             "plan": plan,
@@ -80,7 +80,7 @@ def run_cases() -> None:
     """What runs under valgrind; says which process was what."""
     gc.disable()
     for name, case in CASES.items():
-        for n in (FEW, MANY):
+        for n in (1, FEW, MANY):  # the first child compiles the modules that the case imports, and is not counted
             child = os.fork()
             if not child:
                 asyncio.run(case(n))

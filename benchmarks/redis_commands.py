@@ -18,7 +18,7 @@ from typing import Any
 from callgate import Gate, Hook, ToolCall, User, tool
 from callgate.hooks import Cache, CircuitBreaker, Concurrency, Consent, Limit, Quota
 from callgate.providers.stores.base import Grant
-from callgate.providers.stores.redis import RedisStore
+from callgate.providers.stores.redis.store import RedisStore
 
 REDIS = os.environ.get("CALLGATE_TEST_REDIS", "redis://127.0.0.1:6379/0")
 CALLS = 8

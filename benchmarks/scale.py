@@ -13,6 +13,10 @@ from benchmarks.floors import ARGS_JSON, IN_SCHEMA, floor2s
 from benchmarks.timing import Call, Effort, batch, interleave, quiet_heap
 from benchmarks.twelve import USER, make_tool, twelve
 from callgate import Gate, Options, ToolDefinition, ToolRecord, as_tool
+from callgate.hooks.plan import Plan
+from callgate.hooks.selection import gather_registrations
+from callgate.runtime.pipeline.builtin import BuiltIns
+from callgate.runtime.pipeline.compile import compile_plan
 from callgate.tools.schemas.validation import compile_schema
 
 FEW = 10
@@ -94,10 +98,15 @@ async def plan_build(effort: Effort) -> dict[str, float]:
     record = as_tool(make_tool(output=False))
     gate = Gate([record], twelve()[0])
     floor = floor2s()
+
+    def compiled() -> Plan:
+        hooks = gather_registrations(record.definition, record, gate._plans.current.shared)
+        return compile_plan(record, hooks, gate._services, builtins=BuiltIns.of(record, gate._services))
+
     whole, known, scaled = [], [], []
     with quiet_heap():
         for _ in range(effort.builds):
-            whole.append(microseconds(lambda: gate._engine.compile(record, gate._plans.current.shared)))
+            whole.append(microseconds(compiled))
             known.append(microseconds(lambda: compile_schema(IN_SCHEMA)))
             scaled.append((whole[-1] - known[-1]) / await batch(floor, 100) * 4.0)
     return {

@@ -2,7 +2,7 @@
 
 Callers of a process share its event loop, which is one core. Each call makes two changes: the claim before its tool runs and
 the outcome after it. The writer takes all changes that wait, and writes them in one transaction; the next one starts when
-that has ended.
+that has ended. All processes share the cores of the database, and the flushes of its log.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ WARM_UP_S, SPAN_S = 0.5, 2.0
 
 @dataclass(frozen=True)
 class Parts:
-    """What the parts of a call take, in seconds.
+    """What the parts of a call take, in seconds, and what it writes, in bytes.
 
     ``call`` is CPU of a call outside of transactions. ``batch`` and ``change`` are CPU of the process for a transaction
-    and for each change in it; ``server_batch`` and ``server_change`` are those of the database. ``commit`` is the wait
-    for the disk. ``trips`` is the number of round trips of a transaction.
+    and for each change in it; ``server_batch`` and ``server_change`` are those of the database. A flush of the log takes
+    ``sync``, and ``log_byte`` for each byte. A change writes ``log`` bytes. A transaction has ``trips`` round trips;
+    each takes ``wake`` beside its CPU: the time until a process that waits runs again.
     """
 
     call: float
@@ -33,8 +34,11 @@ class Parts:
     change: float
     server_batch: float
     server_change: float
-    commit: float
+    sync: float
+    log_byte: float = 0.0
+    log: float = 0.0
     trips: float = 2.0
+    wake: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -55,18 +59,51 @@ class Site:
 
 @dataclass(frozen=True)
 class Answer:
-    """Calls a second, and the used share of a process's core and of the database's cores."""
+    """Calls a second, and the used share of a process's core, of the database's cores and of the disk of its log."""
 
     calls_s: float
     process_share: float
     server_share: float
+    log_share: float
+
+
+class Log:
+    """The log of the database on its disk. Commits that arrive while it is flushed share the next flush."""
+
+    def __init__(self, env: simpy.Environment, parts: Parts) -> None:
+        self.env, self.parts = env, parts
+        self.waiting: list[tuple[simpy.Event, float]] = []
+        self.flushing = False
+        self.busy = 0.0
+
+    def commit(self, size: float) -> simpy.Event:
+        """Write so many bytes; the event is the end of their flush."""
+        done = self.env.event()
+        self.waiting.append((done, size))
+        if not self.flushing:
+            self.flushing = True
+            self.env.process(self.flush())
+        return done
+
+    def flush(self) -> Generator[Any, Any, None]:
+        """Flush what waits until nothing does."""
+        while self.waiting:
+            taken, self.waiting = self.waiting, []
+            took = self.parts.sync + self.parts.log_byte * sum(size for _, size in taken)
+            yield self.env.timeout(took)
+            self.busy += took
+            for done, _ in taken:
+                done.succeed()
+        self.flushing = False
 
 
 class Process:
     """One worker process: its event loop, its callers and its writer."""
 
-    def __init__(self, env: simpy.Environment, parts: Parts, site: Site, cores: simpy.Resource, server: Any) -> None:
-        self.env, self.parts, self.site, self.cores, self.server = env, parts, site, cores, server
+    def __init__(
+        self, env: simpy.Environment, parts: Parts, site: Site, cores: simpy.Resource, server: Any, log: Log
+    ) -> None:
+        self.env, self.parts, self.site, self.cores, self.server, self.log = env, parts, site, cores, server, log
         self.loop = simpy.Resource(env, 1)
         self.waiting: list[simpy.Event] = []
         self.idle: simpy.Event | None = None
@@ -116,7 +153,8 @@ class Process:
                 yield core
                 yield self.env.timeout(work)
             self.server_busy += work
-            yield self.env.timeout(parts.commit + parts.trips * self.site.trip)
+            yield self.log.commit(parts.log * len(batch))
+            yield self.env.timeout(parts.trips * (self.site.trip + parts.wake))
             for done in batch:
                 done.succeed()
             if len(batch) > 1:  # those that were answered ask for their turns first, as in Callgate
@@ -129,17 +167,18 @@ def simulate(parts: Parts, site: Site) -> Answer:
     env = simpy.Environment()
     cores = simpy.Resource(env, site.cores)
     server = simpy.Resource(env, site.server_cores) if site.server_cores else cores
-    workers = [Process(env, parts, site, cores, server) for _ in range(site.processes)]
+    log = Log(env, parts)
+    workers = [Process(env, parts, site, cores, server, log) for _ in range(site.processes)]
+
+    def so_far() -> tuple[float, float, float, float]:
+        done, busy, of_server = (sum(getattr(one, name) for one in workers) for name in ("done", "busy", "server_busy"))
+        return done, busy, of_server, log.busy
+
     env.run(until=WARM_UP_S)
-    before = sum(one.done for one in workers), sum(one.busy for one in workers), sum(one.server_busy for one in workers)
+    before = so_far()
     env.run(until=WARM_UP_S + SPAN_S)
-    done, busy, server_busy = (
-        sum(one.done for one in workers) - before[0],
-        sum(one.busy for one in workers) - before[1],
-        sum(one.server_busy for one in workers) - before[2],
-    )
-    shared = site.server_cores or site.cores
-    return Answer(done / SPAN_S, busy / SPAN_S / site.processes, server_busy / SPAN_S / shared)
+    done, busy, of_server, of_log = ((late - early) / SPAN_S for early, late in zip(before, so_far(), strict=True))
+    return Answer(done, busy / site.processes, of_server / (site.server_cores or site.cores), of_log)
 
 
 def plan(
@@ -151,6 +190,6 @@ def plan(
         found = simulate(parts, site)
         if found.calls_s >= wanted:
             return site, found
-        if found.server_share > 0.98:
+        if found.server_share > 0.98 or parts.log_byte * parts.log * 2 * wanted > 1:
             return None
     return None

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import state_fair, state_hooks, workers_engine
+from benchmarks import state_fair, state_hooks, state_signed, workers_engine
 from benchmarks.state_hand import against_hand
 from benchmarks.state_place import OPENERS, Compared, Load, Make, against_before, places
 from benchmarks.state_way import delayed, round_trip_ms
@@ -103,6 +103,16 @@ ROWS = (
     Row("hooks_sqlite_calls_s", "  calls/s, here and now", form="{:.0f}"),
     Row("hooks_redis_x_before", "the same, Redis", least=1.5),
     Row("hooks_redis_calls_s", "the same, Redis: calls/s, here and now", form="{:.0f}"),
+    Row("signed_hooks_sqlite_cpu_x", "signing_keys, seven stock hooks, SQLite: client CPU a call over without", 1.03),
+    Row("signed_hooks_sqlite_calls_x", "  calls/s over without"),
+    Row(
+        "signed_effect_sqlite_cpu_x", "signing_keys, an effect with Audit, SQLite: client CPU a call over without", 1.05
+    ),
+    Row("signed_effect_sqlite_calls_x", "  calls/s over without"),
+    Row("signed_hooks_postgresql_cpu_x", "the same, PostgreSQL: seven stock hooks", 1.03),
+    Row("signed_hooks_postgresql_calls_x", "  calls/s over without"),
+    Row("signed_effect_postgresql_cpu_x", "the same, PostgreSQL: an effect with Audit", 1.05),
+    Row("signed_effect_postgresql_calls_x", "  calls/s over without"),
     Row("submit_x_engine", "submit to done, over the engine with the same transactions by hand", least=0.85),
 )
 
@@ -162,6 +172,10 @@ async def _lite_hand(make: Make, effort: Effort) -> dict[str, float]:
     return figures(await against_hand(make, effort.hand), *keys, "sqlite_by_hand_calls_s")
 
 
+def _signed(kind: str) -> Measure:
+    return lambda make, effort: state_signed.measure(kind, make, effort.hooks)
+
+
 def _hooks(kind: str) -> Measure:
     return lambda make, effort: state_hooks.measure(kind, make, effort.hooks)
 
@@ -181,6 +195,7 @@ PARTS = (
     Part("effects against SQL by hand", "postgresql", _hand),
     Part("effects against SQL by hand, SQLite", "sqlite", _lite_hand),
     *(Part(f"seven stock hooks, {kind}", kind, _hooks(kind)) for kind in ("postgresql", "sqlite", "redis")),
+    *(Part(f"signing keys, {kind}", kind, _signed(kind)) for kind in ("sqlite", "postgresql")),
     Part("submit, and the engine alone", "postgresql", _submit),
 )
 

@@ -22,8 +22,9 @@ import orjson
 
 from benchmarks.state_place import Call, Compared, Load, Make, compare, paying, store_of
 from callgate.providers.stores.effects import OPEN_STATES, EffectState
-from callgate.providers.stores.sql_audit import APPEND
-from callgate.providers.stores.sql_effects import CLAIMS, SETTLE, claim_values
+from callgate.providers.stores.sql.audit_statements import APPEND
+from callgate.providers.stores.sql.effect_statements import CLAIMS, SETTLE
+from callgate.providers.stores.sql.effects import claim_values
 
 CLAIM = CLAIMS[False]
 OPEN = orjson.dumps(OPEN_STATES).decode()
@@ -141,7 +142,12 @@ class Hand:
         await self._put(claim, None, {**known.intent, **of_call, "at_us": at, "input": {"n": n}})
         output = {"n": n}  # the tool
         now = time.time()
-        outcome = {name: claim[name] for name in SETTLED} | {"state": "committed", "states": OPEN, "ended_at": now}
+        outcome = {name: claim[name] for name in SETTLED} | {
+            "state": "committed",
+            "states": OPEN,
+            "ended_at": now,
+            "mac": None,
+        }
         outcome["receipt"] = orjson.dumps({"v": 1, "output": output})
         took = {"at_us": round(now * 1e6), "started_us": at, "duration_us": round(now * 1e6) - at}
         hashed = {"output_hash": sha256(orjson.dumps(output)).hexdigest(), "input": {"n": n}}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
 from benchmarks.floors import ARGS_JSON
@@ -15,12 +15,13 @@ from callgate.hooks import Audit
 
 
 @asynccontextmanager
-async def hooked(address: str, *, before: bool = False) -> AsyncGenerator[Call]:
+async def hooked(address: str, *, before: bool = False, keys: Sequence[str] = ()) -> AsyncGenerator[Call]:
     """Open a gate with the hooks, and give calls of a tool that reads; the cache misses at each call."""
     hooks: dict[str, Hook] = stock()
     if address.startswith("redis"):
         hooks["audit"] = Audit(lambda _row: None)  # Redis keeps no audit rows
-    async with Gate([make_tool()], list(hooks.values()), store=store_of(address, before=before)) as gate:
+    store = store_of(address, before=before)
+    async with Gate([make_tool()], list(hooks.values()), store=store, signing_keys=keys) as gate:
 
         async def call() -> None:
             if await gate.invoke("add", ARGS_JSON, user=USER) != EXPECTED:

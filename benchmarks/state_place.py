@@ -22,8 +22,8 @@ from callgate import Gate, Outcome, User, tool
 from callgate.hooks import Audit
 from callgate.providers.stores.address import store_at
 from callgate.providers.stores.ledger_writes import TransactionWriter
-from callgate.providers.stores.sql_batches import Step
-from callgate.providers.stores.sql_shared import SharedRequest
+from callgate.providers.stores.sql.batches import Step
+from callgate.providers.stores.sql.shared import SharedRequest
 
 REDIS = os.environ.get("CALLGATE_TEST_REDIS", "redis://127.0.0.1:6379/0")
 PREFIX = f"callgate-bench-{uuid.uuid4().hex[:12]}"
@@ -92,7 +92,7 @@ class NoRedis(Exception):
 
 
 @tool(effect="irreversible")
-def pay(n: int) -> dict[str, int]:
+async def pay(n: int) -> dict[str, int]:
     """Pay."""
     return {"n": n}
 
@@ -114,7 +114,7 @@ def switches(store: Any) -> list[tuple[Any, str, Any]]:
 def store_of(address: str, *, before: bool = False) -> Any:
     """Return the store at an address, now or as it was *before*."""
     if address.startswith("redis"):
-        from callgate.providers.stores.redis import RedisStore
+        from callgate.providers.stores.redis.store import RedisStore
 
         store: Any = RedisStore(address, prefix=f"{PREFIX}-{next(_STORES)}")
     else:
@@ -174,17 +174,17 @@ def places(kinds: Collection[str]) -> Generator[tuple[dict[str, Make], dict[str,
 
 
 @asynccontextmanager
-async def paying(address: str, *, before: bool = False) -> AsyncGenerator[Call]:
+async def paying(address: str, *, before: bool = False, keys: Sequence[str] = ()) -> AsyncGenerator[Call]:
     """Open a gate with ``Audit``, and give effectful calls through it."""
-    async with paying_on(store_of(address, before=before)) as call:
+    async with paying_on(store_of(address, before=before), keys) as call:
         yield call
 
 
 @asynccontextmanager
-async def paying_on(store: Any) -> AsyncGenerator[Call]:
+async def paying_on(store: Any, keys: Sequence[str] = ()) -> AsyncGenerator[Call]:
     """The same, on a store that the caller has made."""
     numbers = itertools.count()
-    async with Gate([pay], [Audit()], store=store, allow_unguarded=True) as gate:
+    async with Gate([pay], [Audit()], store=store, signing_keys=keys, allow_unguarded=True) as gate:
 
         async def call() -> None:
             result = await gate.call("pay", {"n": next(numbers)}, user=ANN)

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from statistics import median
 from typing import Any
 
-from callgate.providers.stores.sql_connections import read_url
+from callgate.providers.stores.sql.database.urls import read_url
 
 
 class Side(asyncio.Protocol):

@@ -20,9 +20,9 @@ from benchmarks.workers_place import ANN, KEY, NoPostgres, schemas
 from callgate import Approve, Gate, Jobs, ToolCall, User, tool
 from callgate.hooks import Audit
 from callgate.jobs import EmbeddedJobs
-from callgate.providers.stores.sql_engines import Engines
+from callgate.providers.stores.sql.database.engines import Engines
 from callgate.runtime.hosts.procrastinate import ProcrastinateJobs
-from callgate.runtime.jobs.backend import JobBackend, Tally
+from callgate.runtime.options.job_engine import JobBackend, Tally
 
 CALLS = 16
 LEA = User("lea", "acme")
@@ -58,7 +58,7 @@ KINDS = {
     "has an effect, with `Audit`": (pay, (Audit,)),
     "has an effect, is approved": (approved, ()),
 }
-"""Tool and hooks of each kind of call."""
+"""Tool and classes of hooks of each kind of call."""
 
 
 @dataclass
@@ -174,7 +174,8 @@ async def phases(engine: JobBackend, store: str, kind: str) -> list[Cost]:
     tally = Tally()
     options: dict[str, Any] = {"jobs": Jobs(engine=engine, lease=3_600.0), "signing_keys": [KEY]}
     with watching() as sent:
-        async with Gate([used], hooks, allow_unguarded=True, store=store, **options) as gate, asyncio.timeout(60.0):
+        made = [make() for make in hooks]
+        async with Gate([used], made, allow_unguarded=True, store=store, **options) as gate, asyncio.timeout(60.0):
             name = gate.registry.list()[0].id
             sent.take()
             jobs = [

@@ -21,7 +21,7 @@ from benchmarks.workers_place import POSTGRES, RAN, account, copy, gate, sql, wr
 from callgate import Gate
 from callgate.jobs import EmbeddedJobs
 from callgate.runtime.hosts.procrastinate import ProcrastinateJobs
-from callgate.runtime.jobs.backend import JobBackend, Tally
+from callgate.runtime.options.job_engine import JobBackend, Tally
 from callgate.stores import JobState
 
 CONCURRENCY = 4

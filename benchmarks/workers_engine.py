@@ -22,13 +22,13 @@ from callgate import Gate, ToolCall
 from callgate.providers.stores.jobs import JobState
 from callgate.runtime.hosts.procrastinate import ProcrastinateJobs
 from callgate.runtime.hosts.procrastinate.backend import NEVER
-from callgate.runtime.jobs.backend import Tally
+from callgate.runtime.options.job_engine import Tally
 
 CONCURRENCY = 4
 """Calls that are submitted at once, and that the worker runs at once."""
 
 ADD = """
-INSERT INTO callgate_jobs (tenant, version, id, tool, person, body, mac, made_at, run_at, queue, priority, most, state,
+INSERT INTO callgate_jobs (tenant, version, id, tool, person, body, mac, made_at, run_at, queue, priority, max_attempts, state,
     attempts, token, sent_at)
 VALUES (%s, 1, %s, 'look', %s, %s, '', %s, %s, 'default', 0, 5, 'queued', 0, 0, %s) ON CONFLICT DO NOTHING
 """

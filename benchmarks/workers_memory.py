@@ -10,7 +10,7 @@ from collections.abc import Callable
 from benchmarks.workers_place import ANN, KEY, copy, sql, written
 from callgate import Gate, ToolCall, tool
 from callgate.runtime.hosts.procrastinate import ProcrastinateJobs
-from callgate.runtime.jobs.backend import Tally
+from callgate.runtime.options.job_engine import Tally
 from callgate.stores import JobState
 
 RECORD = "SELECT pg_total_relation_size('callgate_jobs')"

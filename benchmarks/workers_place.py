@@ -16,8 +16,8 @@ from callgate import Gate, Outcome, User, tool
 from callgate.providers.stores.jobs import Job
 from callgate.runtime.hosts.procrastinate import ProcrastinateJobs
 from callgate.runtime.hosts.procrastinate.rows import TASK
-from callgate.runtime.jobs.backend import JobBackend
 from callgate.runtime.jobs.records import JobRequest, signed
+from callgate.runtime.options.job_engine import JobBackend
 from callgate.stores import JobState
 
 POSTGRES = os.environ.get("CALLGATE_TEST_POSTGRES", "postgresql://127.0.0.1:5432/test")
@@ -124,7 +124,7 @@ async def copy(owner: Gate, jobs: Collection[Job], *, engine: bool) -> None:
     store: Any = owner.store
     async with store.transaction() as within:
         driver = within.driver()
-        listed = ", ".join(("tenant", "version", *columns, "priority", "most", "state", "attempts", "token"))
+        listed = ", ".join(("tenant", "version", *columns, "priority", "max_attempts", "state", "attempts", "token"))
         async with driver.cursor().copy(f"COPY callgate_jobs ({listed}) FROM STDIN") as rows:
             for job in jobs:
                 told = (getattr(job, "user" if name == "person" else name) for name in columns)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from callgate.hooks.effects import NoEffect as NoEffect
     from callgate.hooks.effects import Reconciler as Reconciler
     from callgate.hooks.installed import load as load
+    from callgate.hooks.selection import by_stage as by_stage
     from callgate.hooks.selection import collect_hooks_for_stage as collect_hooks_for_stage
     from callgate.hooks.selection import sort_for_stage as sort_for_stage
     from callgate.hooks.stages import TOOL_ERROR_STAGES as TOOL_ERROR_STAGES
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from callgate.hooks.stages import Stage as Stage
     from callgate.hooks.stock.capacity.cache import Cache as Cache
     from callgate.hooks.stock.capacity.concurrency import Concurrency as Concurrency
-    from callgate.hooks.stock.capacity.quota import Quota as Quota
+    from callgate.hooks.stock.capacity.rate_limit import Quota as Quota
     from callgate.hooks.stock.options import HookOptions as HookOptions
     from callgate.hooks.stock.policy.approvals import RequireApproval as RequireApproval
     from callgate.hooks.stock.policy.authorize import Authorize as Authorize
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from callgate.hooks.stock.privacy.secrets import from_env as from_env
     from callgate.hooks.stock.privacy.secrets import from_keyring as from_keyring
     from callgate.hooks.stock.records.audit import Audit as Audit
+    from callgate.hooks.stock.records.audit_anchors import AnchorEndpoint as AnchorEndpoint
+    from callgate.hooks.stock.records.audit_anchors import AnchorFile as AnchorFile
     from callgate.hooks.stock.records.audit_export import AuditFile as AuditFile
     from callgate.hooks.stock.records.audit_export import export_audit as export_audit
     from callgate.hooks.stock.records.audit_export import read_audit_file as read_audit_file
@@ -54,15 +57,15 @@ if TYPE_CHECKING:
     from callgate.hooks.stock.records.telemetry import Metrics as Metrics
     from callgate.hooks.stock.records.telemetry import Tracing as Tracing
     from callgate.hooks.stock.resilience.circuit_breaker import CircuitBreaker as CircuitBreaker
-    from callgate.hooks.stock.resilience.recovery import Backoff as Backoff
-    from callgate.hooks.stock.resilience.recovery import Deadline as Deadline
-    from callgate.hooks.stock.resilience.recovery import Retry as Retry
-    from callgate.hooks.stock.resilience.recovery import Timeout as Timeout
+    from callgate.hooks.stock.resilience.retry import Backoff as Backoff
+    from callgate.hooks.stock.resilience.retry import Retry as Retry
+    from callgate.hooks.stock.resilience.timeout import Deadline as Deadline
+    from callgate.hooks.stock.resilience.timeout import Timeout as Timeout
     from callgate.hooks.stock.sampling import sampled as sampled
     from callgate.providers.stores.base import AuditRow as AuditRow
     from callgate.providers.stores.base import Limit as Limit
-    from callgate.runtime.call.stage_helpers import will_bind_providers_stage as will_bind_providers_stage
-    from callgate.runtime.call.stage_helpers import wrap_with_around as wrap_with_around
+    from callgate.runtime.pipeline.stage_helpers import will_bind_providers_stage as will_bind_providers_stage
+    from callgate.runtime.pipeline.stage_helpers import wrap_with_around as wrap_with_around
 else:
     __getattr__, __dir__ = lazy(
         __name__,
@@ -70,6 +73,8 @@ else:
             "TOOL_ERROR_STAGES": "callgate.hooks.stages",
             "TOOL_POST_STAGES": "callgate.hooks.stages",
             "TOOL_PRE_STAGES": "callgate.hooks.stages",
+            "AnchorEndpoint": "callgate.hooks.stock.records.audit_anchors",
+            "AnchorFile": "callgate.hooks.stock.records.audit_anchors",
             "Audit": "callgate.hooks.stock.records.audit",
             "AuditFile": "callgate.hooks.stock.records.audit_export",
             "AuditOtlp": "callgate.hooks.stock.records.audit_otlp",
@@ -78,14 +83,14 @@ else:
             "AuditReport": "callgate.hooks.stock.records.audit_verify",
             "AuditRow": "callgate.providers.stores.base",
             "Authorize": "callgate.hooks.stock.policy.authorize",
-            "Backoff": "callgate.hooks.stock.resilience.recovery",
+            "Backoff": "callgate.hooks.stock.resilience.retry",
             "Cache": "callgate.hooks.stock.capacity.cache",
             "CedarPolicy": "callgate.hooks.stock.policy.cedar",
             "CircuitBreaker": "callgate.hooks.stock.resilience.circuit_breaker",
             "Committed": "callgate.hooks.effects",
             "Concurrency": "callgate.hooks.stock.capacity.concurrency",
             "Consent": "callgate.hooks.stock.policy.consent",
-            "Deadline": "callgate.hooks.stock.resilience.recovery",
+            "Deadline": "callgate.hooks.stock.resilience.timeout",
             "Decider": "callgate.hooks.stock.policy.rules",
             "FeatureFlags": "callgate.hooks.stock.policy.feature_flags",
             "Hook": "callgate.hooks.base",
@@ -96,19 +101,20 @@ else:
             "Next": "callgate.hooks.base",
             "NoEffect": "callgate.hooks.effects",
             "OutputPolicy": "callgate.hooks.stock.privacy.output_policy",
-            "Quota": "callgate.hooks.stock.capacity.quota",
+            "Quota": "callgate.hooks.stock.capacity.rate_limit",
             "Reconciler": "callgate.hooks.effects",
             "Redact": "callgate.hooks.stock.privacy.redact",
             "RequireApproval": "callgate.hooks.stock.policy.approvals",
-            "Retry": "callgate.hooks.stock.resilience.recovery",
+            "Retry": "callgate.hooks.stock.resilience.retry",
             "Rule": "callgate.hooks.stock.policy.rules",
             "Ruling": "callgate.hooks.stock.policy.rules",
             "SecretMissing": "callgate.hooks.stock.privacy.secrets",
             "Secrets": "callgate.hooks.stock.privacy.secrets",
             "Stage": "callgate.hooks.stages",
-            "Timeout": "callgate.hooks.stock.resilience.recovery",
+            "Timeout": "callgate.hooks.stock.resilience.timeout",
             "Tracing": "callgate.hooks.stock.records.telemetry",
             "Verdict": "callgate.hooks.stock.policy.rules",
+            "by_stage": "callgate.hooks.selection",
             "collect_hooks_for_stage": "callgate.hooks.selection",
             "export_audit": "callgate.hooks.stock.records.audit_export",
             "forbid": "callgate.hooks.stock.policy.rules",
@@ -123,7 +129,7 @@ else:
             "sort_for_stage": "callgate.hooks.selection",
             "verify_audit": "callgate.hooks.stock.records.audit_verify",
             "verify_rows": "callgate.hooks.stock.records.audit_verify",
-            "will_bind_providers_stage": "callgate.runtime.call.stage_helpers",
-            "wrap_with_around": "callgate.runtime.call.stage_helpers",
+            "will_bind_providers_stage": "callgate.runtime.pipeline.stage_helpers",
+            "wrap_with_around": "callgate.runtime.pipeline.stage_helpers",
         },
     )

@@ -48,6 +48,9 @@ class Hook:
     * ``releases_by_token``: the release is harmless without an acquire, so it also runs after an interrupted acquire.
     * ``effects``: effects of tools that limit the hook; None means all.
     * ``leaves_out``: stages that the hook implements but skips; an instance may set its own.
+    * ``whole``: True refuses the hook in ``{stage: [hook]}`` unless it is listed under all of its stages; ``by_stage`` of
+      ``callgate.hooks`` does so. Stock hooks that need all of their stages set it.
+    * ``runs_nowhere``: the reason why the hook leaves out all of its stages, for ``explain`` and the linter.
     * ``guards``: True if the hook may refuse any call. A gate needs such a hook for tools that change something.
       None, the default, means True unless the hook has a ``filter`` or is limited to tenants.
     * ``concern``: the hook's concern (``"cache"``, ``"retry"``, ``"redact"``, …), for the linter.
@@ -62,10 +65,12 @@ class Hook:
     hard_deadline: bool | None = None
     mode: Literal["enforce", "shadow"] = "enforce"
     repeats: bool = False
-    binds: Collection[Any] = ()
+    binds: Collection[object] = ()
     releases_by_token: bool = False
     effects: Collection[str] | None = None
     leaves_out: Collection[Stage] = ()
+    whole: bool = False
+    runs_nowhere: str | None = None
     guards: bool | None = None
     concern: str | None = None
 
@@ -183,7 +188,7 @@ _CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 class FunctionHook(Hook):
     """A hook that ``on`` makes from one function for one stage; it is still callable."""
 
-    def __init__(self, stage: Stage, call: Callable[..., object], options: dict[str, Any]) -> None:
+    def __init__(self, stage: Stage, call: Callable[..., object], options: dict[str, object]) -> None:
         self.stage = stage
         self.call = call
         self.__name__ = getattr(call, "__name__", type(call).__name__)
@@ -202,7 +207,7 @@ _OPTIONS = frozenset(name for name in vars(Hook) if not name.startswith("_") and
 }
 
 
-def on(stage: Stage | str, **options: object) -> Callable[[Callable[..., Any]], FunctionHook]:
+def on(stage: Stage | str, **options: object) -> Callable[[Callable[..., object]], FunctionHook]:
     """Put a function on one stage: ``@on(Stage.WILL_AUTHORIZE, priority=10, tags={"money"})``.
 
     The options are the class attributes of ``Hook``, and ``filter``.
@@ -210,6 +215,10 @@ def on(stage: Stage | str, **options: object) -> Callable[[Callable[..., Any]], 
     Raises:
         HookError: the stage or option does not exist; the message names the nearest match.
     """
+    if callable(stage):
+        raise HookError(
+            f"@on takes a stage; write @on('will_authorize') above {getattr(stage, '__name__', 'the function')}"
+        )
     known = as_stage(stage)
     for name in options:
         if name not in _OPTIONS:
@@ -257,6 +266,8 @@ def stages_of(hook: object) -> tuple[Stage, ...]:
         return (hook.stage,)
     cls: Any = hook if inspect.isclass(hook) else type(hook)
     stages, left_out = _class_stages(cls), getattr(hook, "leaves_out", ())
+    if isinstance(left_out, property):
+        raise HookError(f"{cls.__name__} is a class, and its objects differ in their stages; write {cls.__name__}()")
     return tuple(stage for stage in stages if stage not in left_out) if left_out else stages
 
 

@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, MutableMapping
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
-from operator import attrgetter
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 from callgate.errors import ControlRespond, Denied, ProviderError, RetryLater, StageError
-from callgate.hooks.asking import ask, token_of
-from callgate.hooks.facts import FROZEN, Suppressed, Suspension
-from callgate.hooks.frozen_views import ProvidersView, masked_view, stages_that_may
-from callgate.hooks.history import Entry
-from callgate.hooks.host import CallPlan
-from callgate.hooks.run import Run, input_entries, output_entries
 from callgate.hooks.stages import May, Stage
-from callgate.providers.foreign_errors import understood
+from callgate.hooks.state.asking import ask, token_of
+from callgate.hooks.state.facts import FROZEN, Suppressed, Suspension
+from callgate.hooks.state.frozen_views import LATER_THAN_INPUT, ProvidersView, masked_view, stages_that_may
+from callgate.hooks.state.history import Entry
+from callgate.hooks.state.host import CallPlan
+from callgate.hooks.state.run import Run, input_entries, output_entries
+from callgate.providers.foreign_errors import is_pressed, understood
+from callgate.providers.guesses import explain_attributes, explain_camel_case
 from callgate.providers.logs import CallLog, emit_suppressed
+from callgate.providers.recipe import Recipe
 from callgate.providers.registry import MISSING, ScopeName
-from callgate.providers.scrubbing import Scrubber, spellings
-from callgate.tools.approval import Approval
+from callgate.providers.scrubbing import Scrubber
+from callgate.tools.approval import Approval, Question
 from callgate.tools.calls import Outcome, ToolCall, User
 from callgate.tools.definition import ToolDefinition
-from callgate.tools.naming import explain_attributes
+
+T = TypeVar("T")
 
 
+def _shown(read: Callable[[InvokeContext], T], doc: str, change: Callable[[InvokeContext, T], None] | None = None) -> T:
+    """Return a property whose type is that of what it reads."""
+    return cast("T", property(read, change, doc=doc))
+
+
+@explain_camel_case
 @explain_attributes(
     {
         "args": "ctx.input",
@@ -41,9 +49,9 @@ from callgate.tools.naming import explain_attributes
 class InvokeContext:
     """One invocation, as its hooks see it.
 
-    ``data`` is scratch space that all hooks of the call share. Values are read as deeply immutable views; a hook changes one
-    by setting it, in a stage that the stage table allows. Times are ``started_at`` and ``finished_at`` (aware datetimes) and ``duration`` in seconds. ``run`` is the runtime's
-    own state: it may change from version to version.
+    ``data`` is scratch space that all hooks of the call share. Values are read as deeply immutable views; a hook sets one
+    in a stage that the stage table allows. Times are aware datetimes, ``duration`` is in seconds. ``run`` is the state of
+    the runtime, which may change with each version.
     """
 
     __slots__ = ("__weakref__", "data", "run")
@@ -54,54 +62,37 @@ class InvokeContext:
         self.run = Run(plan, arguments, user, started)
         self.data: MutableMapping[Any, Any] = {}
         if user.token is not None:
-            Scrubber.of(self).add_secrets(spellings(user.token))
+            Scrubber.of(self).add_token(user.token)
 
     # ------------------------------------------------------------------ identity
 
-    # Getters in C: a property written in Python would cost several times as much.
-    tool: ToolDefinition = cast(
-        "ToolDefinition", property(attrgetter("run.plan.definition"), doc="The tool's definition.")
-    )
-    tool_id: str = cast("str", property(attrgetter("run.plan.tool_id"), doc="The wire name of the tool."))
-    tool_name: str = cast("str", property(attrgetter("run.plan.record.name"), doc="The tool's name for people."))
+    tool: ToolDefinition = _shown(lambda ctx: ctx.run.plan.definition, "The tool's definition.")
+    tool_id: str = _shown(lambda ctx: ctx.run.plan.tool_id, "The wire name of the tool.")
+    tool_name: str = _shown(lambda ctx: ctx.run.plan.record.name, "The tool's name for people.")
 
     def _set_user(self, _: User) -> None:
         raise StageError("ctx.user is fixed for the call; authenticate before it, and write gate.call(..., user=user)")
 
-    user: User = cast("User", property(attrgetter("run.user"), _set_user, doc="The principal; fixed for the call."))
-    tenant: str | None = cast("str | None", property(attrgetter("run.user.tenant"), doc="The user's tenant."))
-    session_id: str | None = cast("str | None", property(attrgetter("run.session_id"), doc="The session of the call."))
-    task_id: str | None = cast("str | None", property(attrgetter("run.task.task_id"), doc="The A2A task, if any."))
-    context_id: str | None = cast("str | None", property(attrgetter("run.task.context_id"), doc="The task's context."))
-    idempotency_key: str | None = cast(
-        "str | None", property(attrgetter("run.idempotency_key"), doc="The key of the effect.")
+    user: User = _shown(lambda ctx: ctx.run.user, "The principal; fixed for the call.", _set_user)
+    tenant: str | None = _shown(lambda ctx: ctx.run.user.tenant, "The user's tenant.")
+    session_id: str | None = _shown(lambda ctx: ctx.run.session_id, "The session of the call.")
+    task_id: str | None = _shown(lambda ctx: ctx.run.task.task_id, "The A2A task, if any.")
+    context_id: str | None = _shown(lambda ctx: ctx.run.task.context_id, "The task's context.")
+    idempotency_key: str | None = _shown(lambda ctx: ctx.run.idempotency_key, "The key of the effect.")
+    fencing_token: int | None = _shown(token_of, "See ``ToolContext``.")
+    stage: Stage = _shown(lambda ctx: ctx.run.step.stage, "The stage that runs.")
+    attempt: int = _shown(lambda ctx: ctx.run.attempt, "1 for the first attempt, 2 for the first retry.")
+    depth: int = _shown(lambda ctx: ctx.run.depth, "0 for a caller's call, 1 for a nested call of it.")
+    outcome: Outcome | None = _shown(lambda ctx: ctx.run.outcome, "The outcome, once the call has one.")
+    executed: bool = _shown(lambda ctx: ctx.run.executed, "Whether the tool's body has returned.")
+    replayed: bool = _shown(lambda ctx: ctx.run.replayed, "Whether an earlier call with the key ran it.")
+    pending: Suspension | None = _shown(lambda ctx: ctx.run.pending, "The suspension that ended the call, if one did.")
+    raw_input: Any = _shown(
+        lambda ctx: ctx.run.shown_raw, "The caller's arguments, text or object, as an immutable view."
     )
-    fencing_token: int | None = cast("int | None", property(token_of, doc="See ``ToolContext``."))
-    stage: Stage = cast("Stage", property(attrgetter("run.step.stage"), doc="The stage that runs."))
-    attempt: int = cast(
-        "int", property(attrgetter("run.attempt"), doc="1 for the first attempt, 2 for the first retry.")
+    request_id: str = _shown(
+        lambda ctx: ctx.run.known_request_id, "The caller's, or a new one; also the correlation id."
     )
-    depth: int = cast("int", property(attrgetter("run.depth"), doc="0 for a caller's call, 1 for a nested call of it."))
-    outcome: Outcome | None = cast(
-        "Outcome | None", property(attrgetter("run.outcome"), doc="The outcome, once the call has one.")
-    )
-    executed: bool = cast("bool", property(attrgetter("run.executed"), doc="Whether the tool's body has returned."))
-    replayed: bool = cast(
-        "bool",
-        property(attrgetter("run.replayed"), doc="Whether the result comes from an earlier call with the same key."),
-    )
-    pending: Suspension | None = cast(
-        "Suspension | None", property(attrgetter("run.pending"), doc="The suspension that ended the call, if one did.")
-    )
-
-    raw_input: Any = property(
-        attrgetter("run.shown_raw"), doc="The arguments as the caller gave them, text or object, as an immutable view."
-    )
-
-    @property
-    def request_id(self) -> str:
-        """The caller's request id, or an id made for this invocation; also the correlation id."""
-        return self.run.known_request_id()
 
     @property
     def tool_call(self) -> ToolCall:
@@ -115,14 +106,14 @@ class InvokeContext:
             raise StageError(
                 "ctx.input is frozen from will_authorize_input on: what was authorised is what runs. "
                 "Change it in will_normalize_input, or write ctx.masked_input for what logs may see"
+                + LATER_THAN_INPUT.get(self.run.step.stage, "")
             )
         self._need(May.INPUT, "set ctx.input")
         self.run.put_input(value)
 
-    input: Any = property(
-        attrgetter("run.shown_input"),
-        _set_input,
-        doc="""The parsed arguments, as an immutable view; a hook sets a new value up to ``will_normalize_input``.
+    input: Any = _shown(
+        lambda ctx: ctx.run.shown_input,
+        """The parsed arguments, as an immutable view; a hook sets a new value up to ``will_normalize_input``.
 
         Before the arguments are parsed it holds only a value that a hook has set; ``raw_input`` has the caller's.
 
@@ -130,6 +121,7 @@ class InvokeContext:
             StageError: the arguments are not parsed yet; or a hook sets a value in a stage that may not set it, or
                 after the freeze.
         """,
+        _set_input,
     )
 
     @property
@@ -151,16 +143,16 @@ class InvokeContext:
         self._need(May.OUTPUT, "set ctx.output")
         self.run.put_output(value)
 
-    output: Any = property(
-        attrgetter("run.shown_output"),
+    output: Any = _shown(
+        lambda ctx: ctx.run.shown_output,
+        "The tool's output, or a hook's response, as an immutable view; hooks of the output stages may set it.",
         _set_output,
-        doc="The tool's output, or a hook's response, as an immutable view; hooks of the output stages may set it.",
     )
 
     def mask_output(self, value: object) -> None:
         """Replace the output, and every output in the history, by a masked value."""
         self._need(May.OUTPUT, "mask the output")
-        self.run.output_log = None
+        self.run.output_log = []
         self.run.put_output(value)
 
     @property
@@ -178,10 +170,8 @@ class InvokeContext:
         self._need(May.REPLACE_ERROR, "set ctx.error")
         self.run.error = error
 
-    error: Any = property(
-        attrgetter("run.error"),
-        _set_error,
-        doc="The error that ended the invocation; ``on_error`` may replace it.",
+    error: Any = _shown(
+        lambda ctx: ctx.run.error, "The error that ended the invocation; ``on_error`` may replace it.", _set_error
     )
 
     @property
@@ -207,7 +197,7 @@ class InvokeContext:
         return None if self.run.finished is None else self._wall(self.run.finished)
 
     def _wall(self, monotonic: float) -> datetime:
-        return datetime.fromtimestamp(monotonic + self.run.plan.host.wall_offset, UTC)
+        return datetime.fromtimestamp(monotonic + self.run.plan.host.clock.offset, UTC)
 
     @property
     def duration(self) -> float | None:
@@ -224,7 +214,7 @@ class InvokeContext:
     @property
     def providers(self) -> Mapping[Any, Any]:
         """The providers of the call as a read-only mapping, looked up as in ``get``; ``bind_provider`` adds one."""
-        return ProvidersView(self, {})
+        return ProvidersView(self, self.run.request_scope(), self.run.plan.host.registry, {})
 
     @property
     def session(self) -> MutableMapping[Any, Any]:
@@ -235,7 +225,7 @@ class InvokeContext:
         """
         return self.run.request_scope().session(True).bindings
 
-    def get(self, token: Any) -> Any:
+    def get(self, token: object) -> Any:
         """Return the provider for a token; search the execution, request, session and global scopes in this order.
 
         Raises:
@@ -259,7 +249,7 @@ class InvokeContext:
         """
         return await self.run.innermost_scope().provide(self._recipe(token))
 
-    def _recipe(self, token: object) -> Any:
+    def _recipe(self, token: object) -> Recipe:
         return self.run.plan.host.registry.recipes.of(token)
 
     def bind_provider(self, token: object, instance: object, scope: ScopeName = "request") -> None:
@@ -320,6 +310,7 @@ class InvokeContext:
         expires: float | None = None,
         by: Approval | None = None,
         name: str | None = None,
+        questions: Mapping[str, Question] | None = None,
     ) -> Any:
         """Suspend the call until a person or a client answers; the runtime releases its capacity.
 
@@ -327,15 +318,16 @@ class InvokeContext:
         value that fits *schema*. A hook must therefore make its requests in a deterministic order. *prompt* is the
         text for the approver, *expires* is in seconds. *by* names the users who may answer. The default is the caller,
         and for an approval any other user of the caller's tenant. *name* is shown to the client that answers, and replaces
-        the number of the request: requests with names may come in any order.
+        the number of the request: requests with names may come in any order. *questions* asks several at once, by name:
+        the answers may come one by one, and this method returns them as a dict once the last is in.
 
         Raises:
-            ValueError: *name* is not 1 to 64 letters, digits, ``_`` and ``-``.
+            ValueError: a name is not 1 to 64 letters, digits, ``_`` and ``-``.
             StageError: the stage is later than ``will_authorize_input``, except in the body of a ``resumable`` tool.
         """
         if not (self.run.step is self.run.plan.running and self.run.plan.record.resumable):
             self._need(May.SUSPEND, "suspend")
-        return ask(self, kind, prompt, schema, expires, by, name)
+        return ask(self, kind, prompt, schema, expires, by, name, questions)
 
     async def lease(self, manager: AbstractAsyncContextManager[object]) -> Any:
         """Enter *manager* now; the runtime exits it exactly once, after this hook's own records, on every path.
@@ -349,7 +341,9 @@ class InvokeContext:
         return await self.run.plan.host.lease(self, manager)
 
     def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
-        """Report progress to the consumer of ``gate.stream``; it costs nothing without a consumer."""
+        """Report progress to the consumer of ``gate.stream``, and reset the idle limit; it costs nothing without both."""
+        if self.run.idle is not None:
+            self.run.idle.progressed()
         if self.run.events is not None:
             if message is not None and self.run.scrubber is not None:
                 message = self.run.scrubber.text(message)
@@ -357,10 +351,12 @@ class InvokeContext:
 
     async def send(self, partial: object) -> None:
         """Send part of the output to the consumer of ``gate.stream``, redacted and checked like the whole output."""
+        if self.run.idle is not None:
+            self.run.idle.progressed()
         if self.run.events is not None:
             await self.run.plan.host.send(self, partial)
 
-    def call(self, tool: Any, arguments: Any = None) -> Coroutine[Any, Any, Any]:
+    def call(self, tool: object, arguments: object = None) -> Coroutine[object, None, Any]:
         """Call another tool through the same gate, with the same user, deadline and request providers."""
         return self.run.plan.host.nested(self, tool, arguments, self.run.attempt)
 
@@ -381,6 +377,8 @@ class InvokeContext:
     def suppress(self, error: BaseException) -> None:
         """Record a failure of the current step without changing the outcome."""
         run = self.run
+        if is_pressed(error):
+            run.defer(error)
         error = run.scrubbed(understood(error))
         run.suppressed = [*(run.suppressed or ()), Suppressed(run.step.stage, run.step.name, error)]
         emit_suppressed(self, error)

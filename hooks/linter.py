@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -10,16 +10,19 @@ from callgate.hooks.plan import Plan
 from callgate.hooks.selection import Registration, why_not
 from callgate.hooks.stages import RELEASE_OF, STAGES, Stage
 from callgate.providers.ranks import Rank
-from callgate.tools.definition import Effect
+from callgate.tools.definition import Effect, ToolDefinition
+from callgate.tools.naming import did_you_mean
 from callgate.tools.record import runs_again
 
 BANDS = ("deadline", "breaker", "retry", "attempt")
 """Concerns of ``around_execute`` hooks, outermost first: deadline > breaker > retry > timeout of an attempt."""
+_TEXTS = frozenset({"$comment", "default", "deprecated", "description", "examples", "readOnly", "title", "writeOnly"})
+"""Keywords of a schema that restrict no value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One finding: a stable ``rule``, the tool, the hook, and the advice."""
+    """One finding: a stable ``rule``, the tool (``"*"`` is the whole gate), the hook, and the advice."""
 
     rule: str
     tool: str
@@ -37,6 +40,25 @@ def lint(plan: Plan) -> list[Finding]:
         for rule in RULES
         for hook, advice in rule(plan)
     ]
+
+
+def lint_hooks(
+    hooks: Iterable[Registration], definitions: Collection[ToolDefinition], tool: str = "*"
+) -> list[Finding]:
+    """Return the findings about hooks that never run: ``tools`` or ``tags`` that no tool has, and ``runs_nowhere``."""
+    known = {
+        "tools": {definition.name for definition in definitions},
+        "tags": {tag for definition in definitions for tag in definition.tags},
+    }
+    found = []
+    for one in hooks:
+        if (reason := one.runs_nowhere) is not None:
+            found.append(Finding("runs_nowhere", tool, one.name, f"runs nowhere: {reason}"))
+        for what, names in known.items():
+            for name in sorted((getattr(one, what) or set()) - names):
+                advice = f"no tool has {what}={{{name!r}}}{did_you_mean(name, names)}"
+                found.append(Finding("unknown_selector", tool, one.name, advice))
+    return found
 
 
 def _active(plan: Plan) -> Iterator[tuple[Registration, tuple[Stage, ...]]]:
@@ -137,6 +159,30 @@ def _irreversible_without_key(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "tool", "is irreversible and has no key: a repeated call runs it again; declare key=(...) or dedupe"
 
 
+def _no_description(plan: Plan) -> Iterator[tuple[str, str]]:
+    if not plan.definition.description:
+        yield "tool", "has no description, and models choose tools by it; write a docstring or description="
+
+
+def _no_type(plan: Plan) -> Iterator[tuple[str, str]]:
+    properties = (plan.definition.parameters or {}).get("properties")
+    for name, schema in properties.items() if isinstance(properties, Mapping) else ():
+        if isinstance(schema, Mapping) and schema.keys() <= _TEXTS:
+            yield (
+                f"parameter {name!r}",
+                "has no type: a model may pass any value; annotate it, or give its schema a type",
+            )
+
+
+AT_REGISTRATION = frozenset({"no_schema", "no_description"})
+"""Rules whose findings are logged as ``definition.warning`` when a tool is added."""
+
+
+def _deprecated(plan: Plan) -> Iterator[tuple[str, str]]:
+    if plan.definition.deprecated is not None:
+        yield "tool", f"is deprecated: {plan.definition.deprecated}"
+
+
 RULES: tuple[Callable[[Plan], Iterator[tuple[str, str]]], ...] = (
     _acquire_without_release,
     _release_without_acquire,
@@ -148,4 +194,7 @@ RULES: tuple[Callable[[Plan], Iterator[tuple[str, str]]], ...] = (
     _no_schema,
     _ends_after_outcome,
     _irreversible_without_key,
+    _no_description,
+    _no_type,
+    _deprecated,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import wraps
 from types import FunctionType
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
 K = TypeVar("K")
@@ -18,7 +18,7 @@ def remembered(compute: Callable[Concatenate[K, P], R]) -> Callable[Concatenate[
 
     A bound method counts as its function. Other objects are not cached.
     """
-    kept: WeakKeyDictionary[Any, dict[Any, R]] = WeakKeyDictionary()
+    kept: WeakKeyDictionary[object, dict[object, R]] = WeakKeyDictionary()
 
     @wraps(compute)
     def cached(asked: K, /, *rest: P.args, **named: P.kwargs) -> R:

@@ -13,6 +13,7 @@ from callgate.errors import HookError
 from callgate.hooks.base import FunctionHook, Hook, as_stage, name_of, stages_of
 from callgate.hooks.remembered import remembered
 from callgate.hooks.stages import RELEASE_OF, STAGES, Stage
+from callgate.providers.kinds import annotations_of, fault_of_kind
 from callgate.tools.declaring.declare import as_tool
 from callgate.tools.definition import ToolDefinition
 from callgate.tools.limits import fault_of_seconds
@@ -21,7 +22,7 @@ from callgate.tools.record import ToolRecord
 H = TypeVar("H")
 MAX_HOOKS = 512
 """Maximum number of hooks of one tool."""
-BESIDE = ("approval_for", "note_figures", "reconcile")
+BESIDE = ("approval_for", "note_figures", "note_hydration", "reconcile")
 """Methods beside the stages; an object with one of them is a hook even without a stage."""
 _PASS_ALL = Hook.filter
 _STAGE_NAMES = frozenset(stage.value for stage in Stage)
@@ -62,7 +63,7 @@ class Registration:
         return priority_of(self.hook)
 
     @property
-    def filter(self) -> Callable[..., Any] | None:
+    def filter(self) -> Callable[..., object] | None:
         """The hook's own filter, or None."""
         found = getattr(self.hook, "filter", None)
         return None if found is None or getattr(found, "__func__", found) is _PASS_ALL else found
@@ -78,6 +79,16 @@ class Registration:
         if name == "on_failure" and isinstance(getattr(self.hook, "on_error", None), str):
             return self.hook.on_error
         return getattr(self.hook, name, default)
+
+    @property
+    def runs_nowhere(self) -> str | None:
+        """The reason why the hook runs at no stage, or None if it runs."""
+        return None if self._stages else self.option("runs_nowhere")
+
+    def refresh(self) -> bool:
+        """Read the stages again; return True if the hook leaves out others than before."""
+        before = self.__dict__.pop("_stages", None)
+        return before is not None and before != self._stages
 
     def all_stages(self) -> tuple[Stage, ...]:
         """Return the stages in which the hook runs, with paired release stages."""
@@ -102,17 +113,16 @@ def register(
     """
     stages_of(hook)
     made = Registration(
-        hook,
-        origin,
-        _names(hook, "tools", tools),
-        _names(hook, "tags", tags),
-        _names(hook, "tenants", tenants),
+        hook, origin, _names(hook, "tools", tools), _names(hook, "tags", tags), _names(hook, "tenants", tenants)
     )
     _check_options(made)
     _check_methods(made)
     beside = made.option("leaves_out") or any(hasattr(hook, name) for name in BESIDE)
     if not made.all_stages() and not beside:
-        raise HookError(f"{made.name} implements no stage; name its methods after stages such as will_authorize")
+        write = "name its methods after stages such as will_authorize"
+        if inspect.isfunction(hook):
+            write = "write @on('will_authorize'), or another stage, above the function"
+        raise HookError(f"{made.name} implements no stage; {write}")
     return made
 
 
@@ -120,20 +130,87 @@ def register_by_stage(hooks_by_stage: Mapping[Any, Iterable[object]], origin: st
     """Register hooks from the explicit form ``{stage: [hook, ...]}``.
 
     Raises:
-        HookError: the stage is unknown, or a hook does not implement the stage it is listed under.
+        HookError: the form is another, the stage is unknown, or a hook does not implement the stage it is listed under.
     """
-    listed: dict[tuple[int, Stage], Any] = {}
+    check_by_stage(hooks_by_stage)
+    listed: dict[tuple[int, Stage], object] = {}
     for key, hooks in hooks_by_stage.items():
         stage = as_stage(key)
         for hook in hooks:
             if stage not in stages_of(hook):
-                raise HookError(f"{name_of(hook)} is listed under {stage} but has no such method; it would never run")
+                raise HookError(
+                    f"{name_of(hook)} is listed under {stage} but has no such method; it would never run. Its stages: "
+                    f"{', '.join(stages_of(hook)) or 'none'}; {_by_stage_line(hook)}"
+                )
             listed[id(hook), stage] = hook
+    _refuse_partial(listed)
     made = []
     for (identity, stage), hook in listed.items():  # one per stage: ties follow each stage's own list
         if (identity, STAGES[stage].gives_back) not in listed:  # otherwise its acquire stage registers it
             made.append(replace(register(hook, origin), stages=(stage,)))
     return made
+
+
+def check_by_stage(hooks_by_stage: object) -> None:
+    """Refuse what is not of the form ``{stage: [hook, ...]}``.
+
+    Raises:
+        HookError: it is no mapping, or the hooks of a stage are no list; the message has the line to write.
+    """
+    if not isinstance(hooks_by_stage, Mapping):
+        kind = type(hooks_by_stage).__name__
+        raise HookError(
+            f"hooks by stage are a mapping, not {kind}; write {{stage: [hook, ...]}}, or by_stage(hook, ...)"
+        )
+    for stage, hooks in hooks_by_stage.items():
+        if isinstance(hooks, str | type) or not isinstance(hooks, Iterable):
+            raise HookError(
+                f"{stage}: the hooks of a stage are a list, not {name_of(hooks)}; write {{{str(stage)!r}: [{name_of(hooks)}]}}"
+            )
+
+
+def by_stage(*hooks: object) -> dict[Stage, list[object]]:
+    """Spread hooks over all of their stages, for ``global_hooks_by_stage``, ``hooks_by_stage`` and ``Gate(hooks=[...])``.
+
+    The hooks of a stage keep the given order. Releases are listed, too.
+
+    Raises:
+        HookError: a hook is refused, or it has no stage, such as ``RequireApproval``: pass it to a gate.
+    """
+    spread: dict[Stage, list[object]] = {}
+    for hook in hooks:
+        made = register(hook, "by_stage")
+        stages = made.all_stages()
+        if not stages and not made.option("leaves_out"):  # ``Tracing`` without a tracer leaves all of them out
+            raise HookError(f"{name_of(hook)} implements no stage; write Gate(hooks=[{name_of(hook)}(...)])")
+        for stage in stages:
+            spread.setdefault(stage, []).append(hook)
+    return spread
+
+
+def _refuse_partial(listed: Mapping[tuple[int, Stage], object]) -> None:
+    """Refuse a hook that protects nothing with a part of its stages, such as a cache that only reads.
+
+    Raises:
+        HookError: the hook is ``whole`` and is not listed under all of its stages.
+    """
+    for hook in {identity: hook for (identity, _), hook in listed.items()}.values():
+        if getattr(hook, "whole", False):
+            missing = [
+                stage
+                for stage in stages_of(hook)
+                if (id(hook), stage) not in listed and (id(hook), STAGES[stage].gives_back) not in listed
+            ]
+            if missing:
+                raise HookError(
+                    f"{name_of(hook)} is not listed under {', '.join(missing)}, and needs all of its stages; "
+                    f"{_by_stage_line(hook)}"
+                )
+
+
+def _by_stage_line(hook: object) -> str:
+    name = name_of(hook) if inspect.isclass(hook) else name_of(hook).lower()
+    return f"write by_stage({name}) in place of the mapping: from callgate.hooks import by_stage"
 
 
 def why_not(registration: Registration, definition: ToolDefinition) -> str | None:
@@ -198,7 +275,7 @@ def collect_hooks_for_stage(
     tool: object,
     resolve: Callable[[Any], object],
     global_hooks_by_stage: Mapping[Any, Sequence[object]] | None = None,
-) -> list[Any]:
+) -> list[object]:
     """Return the hooks that one stage of a call runs, in running order: global hooks and the tool's own.
 
     *tool* is any value that a gate accepts as a tool. *resolve* makes an instance of each hook class. A hook
@@ -228,13 +305,15 @@ def gather_registrations(
     return found
 
 
-def _names(hook: Any, what: str, given: Any) -> frozenset[str] | None:
+def _names(hook: object, what: str, given: Any) -> frozenset[str] | None:
     own = getattr(hook, what, None)
     chosen: Collection[str] | None = given if given is not None else own
     if chosen is None or callable(chosen):
         return None
     if isinstance(chosen, str):
         raise HookError(f"{name_of(hook)}: {what} takes a collection of names; write {what}={{{chosen!r}}}")
+    if (fault := fault_of_kind(chosen, Collection[str])) is not None:
+        raise HookError(f"{name_of(hook)}: {what} {fault}")
     return frozenset(chosen)
 
 
@@ -246,11 +325,19 @@ _CHOICES = {
 }
 
 
+_CHECKED_BY_TYPE = ("effects", "repeats", "binds", "releases_by_token", "whole", "runs_nowhere", "concern")
+
+
 def _check_options(made: Registration) -> None:
     for option, allowed in _CHOICES.items():
         value = made.option(option, allowed[0])
         if value not in allowed:
             raise HookError(f"{made.name}.{option} is {value!r}; choose one of {', '.join(map(repr, allowed))}")
+    kinds = annotations_of(Hook)
+    for option in _CHECKED_BY_TYPE:
+        value = made.option(option, getattr(Hook, option))
+        if not isinstance(value, property) and (fault := fault_of_kind(value, kinds[option])) is not None:
+            raise HookError(f"{made.name}.{option} {fault}")
     for stage in made.option("leaves_out", ()):
         as_stage(stage)  # a misspelled stage would leave nothing out
     if (fault := fault_of_seconds(made.option("timeout"))) is not None:
@@ -262,10 +349,18 @@ def _check_options(made: Registration) -> None:
 
 def _check_methods(made: Registration) -> None:
     """Refuse stage methods that the plan would not find, or whose body would not run when called."""
+    from callgate.hooks.signatures import check_method
+
     for stage in made.all_stages():
         method = inspect.unwrap(getattr(made.hook, stage.value))
         if inspect.isgeneratorfunction(method) or inspect.isasyncgenfunction(method):
             raise HookError(f"{made.name}.{stage} yields, so calling it runs nothing; a stage method returns")
+        check_method(made.hook, made.name, stage.value)
+    for beside in ("filter", "may_see", *BESIDE):
+        if getattr(made.hook, beside, None) is not None:
+            check_method(made.hook, made.name, beside)
+            if made.is_class and beside != "filter":  # it would be asked outside of calls, so never
+                raise HookError(f"{made.name} has {beside}, and a hook class exists in calls only: write {made.name}()")
     if is_async(getattr(made.hook, "may_see", None)):
         raise HookError(f"{made.name}.may_see is async, and what is shown cannot wait for it; write it with def")
     if made.is_class or isinstance(made.hook, FunctionHook):

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum
 from itertools import pairwise
 
+from callgate.providers.guesses import camel
+
 
 class Stage(StrEnum):
     """The 33 stages, in lifecycle order; a hook method has the same name."""
@@ -49,8 +51,13 @@ class Stage(StrEnum):
     WILL_FINALIZE_INVOKE = "will_finalize_invoke"
 
 
+for _stage in Stage:  # the source documents write ToolHookStage.willAuthorize, and methods are named will_authorize
+    for _name in (_stage.value, camel(_stage.value)):
+        setattr(Stage, _name, _stage)
+
+
 class Section(Enum):
-    """The part of the lifecycle that walks the stage (``runtime/call/invoke.py`` has one loop for each)."""
+    """The part of the lifecycle that walks the stage (``runtime/pipeline/run.py`` has one loop for each)."""
 
     BEFORE = "before"  # the steps before the tool
     CACHE = "cache"  # one of the two results of will_read_cache

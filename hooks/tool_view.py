@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping, MutableMapping
+from collections.abc import Callable, Coroutine, Mapping, MutableMapping
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
-from operator import attrgetter
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 from callgate.hooks.context import InvokeContext
+from callgate.providers.guesses import explain_camel_case
 from callgate.providers.logs import CallLog
 from callgate.providers.principal import User
-from callgate.tools.approval import Approval
+from callgate.tools.approval import Approval, Question
 from callgate.tools.calls import ToolCall
 from callgate.tools.definition import ToolDefinition
 from callgate.tools.execution import ExecutionContext
 
+T = TypeVar("T")
 
+
+def _shown(read: Callable[[ToolView], T]) -> T:
+    """Return a property whose type is that of what it reads."""
+    return cast("T", property(read))
+
+
+@explain_camel_case
 class ToolView:
     """The part of an invocation that a tool may use; see ``ToolContext`` for each member."""
 
@@ -26,24 +34,24 @@ class ToolView:
         self._ctx = ctx
         self.attempt: int = ctx.run.attempt  # that of this body, which may outlast it in a task of its own
 
-    tool: ToolDefinition = cast("ToolDefinition", property(attrgetter("_ctx.tool")))
-    tool_id: str = cast("str", property(attrgetter("_ctx.tool_id")))
-    tool_name: str = cast("str", property(attrgetter("_ctx.tool_name")))
-    input: Any = property(attrgetter("_ctx.input"))
-    data: MutableMapping[Any, Any] = cast("MutableMapping[Any, Any]", property(attrgetter("_ctx.data")))
-    error: BaseException | None = cast("BaseException | None", property(attrgetter("_ctx.error")))
-    started_at: datetime = cast("datetime", property(attrgetter("_ctx.started_at")))
-    tool_call: ToolCall = cast("ToolCall", property(attrgetter("_ctx.tool_call")))
-    user: User = cast("User", property(attrgetter("_ctx.user")))
-    user_id: str = cast("str", property(attrgetter("_ctx.user.id")))
-    tenant: str | None = cast("str | None", property(attrgetter("_ctx.user.tenant")))
-    session_id: str | None = cast("str | None", property(attrgetter("_ctx.run.session_id")))
-    request_id: str = cast("str", property(attrgetter("_ctx.request_id")))
-    task_id: str | None = cast("str | None", property(attrgetter("_ctx.run.task.task_id")))
-    context_id: str | None = cast("str | None", property(attrgetter("_ctx.run.task.context_id")))
-    depth: int = cast("int", property(attrgetter("_ctx.run.depth")))
-    idempotency_key: str | None = cast("str | None", property(attrgetter("_ctx.run.idempotency_key")))
-    fencing_token: int | None = cast("int | None", property(attrgetter("_ctx.fencing_token")))
+    tool: ToolDefinition = _shown(lambda view: view._ctx.tool)
+    tool_id: str = _shown(lambda view: view._ctx.tool_id)
+    tool_name: str = _shown(lambda view: view._ctx.tool_name)
+    input: Any = _shown(lambda view: view._ctx.input)
+    data: MutableMapping[Any, Any] = _shown(lambda view: view._ctx.data)
+    error: BaseException | None = _shown(lambda view: view._ctx.error)
+    started_at: datetime = _shown(lambda view: view._ctx.started_at)
+    tool_call: ToolCall = _shown(lambda view: view._ctx.tool_call)
+    user: User = _shown(lambda view: view._ctx.user)
+    user_id: str = _shown(lambda view: view._ctx.user.id)
+    tenant: str | None = _shown(lambda view: view._ctx.user.tenant)
+    session_id: str | None = _shown(lambda view: view._ctx.run.session_id)
+    request_id: str = _shown(lambda view: view._ctx.request_id)
+    task_id: str | None = _shown(lambda view: view._ctx.run.task.task_id)
+    context_id: str | None = _shown(lambda view: view._ctx.run.task.context_id)
+    depth: int = _shown(lambda view: view._ctx.run.depth)
+    idempotency_key: str | None = _shown(lambda view: view._ctx.run.idempotency_key)
+    fencing_token: int | None = _shown(lambda view: view._ctx.fencing_token)
 
     @property
     def thread_id(self) -> str | None:
@@ -58,10 +66,16 @@ class ToolView:
         return self._ctx.request_id if planned is None else planned.trace_id
 
     @property
-    def resumed_schema(self) -> Mapping[str, Any] | None:
+    def resumed_schema(self) -> Mapping[str, object] | None:
         """The schema of the request that resumed this call; None in a first run, or where the request had none."""
         resumed = self._ctx.run.resumed
         return None if resumed is None else resumed.bound.schema
+
+    @property
+    def can_be_resumed(self) -> bool:
+        """False for a call within a call, and for one without a gate: no answer could reach it after a suspension."""
+        run = self._ctx.run
+        return run.outer is None and run.plan.host.suspensions is not None
 
     @property
     def session(self) -> MutableMapping[Any, Any]:
@@ -77,15 +91,26 @@ class ToolView:
         """Return the seconds until the deadline."""
         return self._ctx.remaining()
 
+    @property
+    def idle(self) -> float | None:
+        """The idle limit in seconds, or None."""
+        limit = self._ctx.run.idle
+        return None if limit is None else limit.seconds
+
     def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
         """Report progress."""
         self._ctx.progress(progress, total, message)
+
+    def progressed(self) -> None:
+        """Reset the idle limit, without a report."""
+        if self._ctx.run.idle is not None:
+            self._ctx.run.idle.progressed()
 
     async def send(self, partial: object) -> None:
         """Send part of the output."""
         await self._ctx.send(partial)
 
-    def call(self, tool: Any, arguments: Any = None) -> Coroutine[Any, Any, Any]:
+    def call(self, tool: object, arguments: object = None) -> Coroutine[object, None, Any]:
         """Call another tool and return its output."""
         ctx = self._ctx
         return ctx.run.plan.host.nested(ctx, tool, arguments, self.attempt)
@@ -94,7 +119,7 @@ class ToolView:
         """Enter *manager*; the runtime exits it exactly once."""
         return await self._ctx.lease(manager)
 
-    def get(self, token: Any) -> Any:
+    def get(self, token: object) -> Any:
         """Return the provider for *token*."""
         return self._ctx.get(token)
 
@@ -129,6 +154,7 @@ class ToolView:
         expires: float | None = None,
         by: Approval | None = None,
         name: str | None = None,
+        questions: Mapping[str, Question] | None = None,
     ) -> Any:
         """Suspend the call until a person or a client answers."""
-        return self._ctx.suspend(kind, prompt, schema=schema, expires=expires, by=by, name=name)
+        return self._ctx.suspend(kind, prompt, schema=schema, expires=expires, by=by, name=name, questions=questions)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 
 from callgate.providers.detectors import MASK
-from callgate.providers.scrubbing import spellings
+from callgate.providers.spellings import escaped_spellings, plain_spellings
 
 MAX_CHARACTERS = 8_192
 """Characters of the arguments that are searched for. With longer arguments the whole text is masked."""
@@ -17,41 +17,90 @@ MAX_BITS = 4_096
 MAX_TEXT = 4_096
 PART = 6
 """Characters of an argument that are recognized: a text may quote a long argument in part."""
+FEW = 128
+"""Characters of a text that is compared with the joined spellings; for a longer one their parts are a set."""
 SHORTEST = 4
-"""Shorter arguments are masked as whole words only."""
+"""Shorter arguments are left alone: a message without each ``1`` and each ``id`` cannot be read."""
 
 
 class ArgumentMask:
     """Masks the values of *arguments* in a text, which it cuts at ``MAX_TEXT`` characters.
 
-    Values are found in plain form, without regard to case, in part, and as encoded in URLs, base64 and JSON. Keys are
-    values as well, apart from the *declared* ones. Too many arguments to search for leave ``***`` alone.
+    Values of at least four characters are found in plain form, without regard to case, in part, and as encoded in URLs,
+    base64 and JSON. Keys are values as well, apart from the *declared* ones. Too many arguments to search for leave
+    ``***`` alone.
     """
 
-    def __init__(self, arguments: Iterable[Any], declared: Collection[str] = ()) -> None:
-        values = _bounded(arguments, declared)
-        self._whole = values is None
-        self._parts: set[str] = set()
-        self._short: set[str] = set()
-        for value in values or ():
-            for spelled in (value,) if len(value) < SHORTEST else spellings(value):
-                searched = _folded(spelled)
-                if len(searched) < PART:
-                    self._short.add(searched)
-                self._parts.update(searched[at : at + PART] for at in range(len(searched) - PART + 1))
+    def __init__(self, arguments: Iterable[object], declared: Collection[str] = ()) -> None:
+        self._arguments, self._declared = arguments, declared
 
     def __call__(self, text: str) -> str:
         """Return the masked text."""
         text = text[:MAX_TEXT]
-        if self._whole:
-            return MASK if text else text
-        folded, hidden = _folded(text), bytearray(len(text))
-        for value in self._short:
+        if not text:
+            return text
+        known = self._known
+        if known is None:
+            return MASK
+        folded, spelled = _folded(text), known.plain
+        if not known.ascii or "%" in text or "+" in text or "\\" in text or _HEX.search(folded):
+            spelled = f"{spelled}\0{known.escaped}"
+        return _masked(text, folded, spelled) if len(text) > FEW or _may_show(folded, spelled) else text
+
+    @cached_property
+    def _known(self) -> _Spellings | None:
+        """The spellings of all values; None where these are too many. The first text makes them."""
+        values = _bounded(self._arguments, self._declared)
+        return None if values is None else _Spellings([value for value in values if len(value) >= SHORTEST])
+
+
+class _Spellings:
+    """The spellings of some values, joined by NUL: those that any text may have, and the *escaped* ones.
+
+    A text shows an ASCII value escaped, otherwise than in plain form, only if it has an escape or hexadecimal.
+    """
+
+    def __init__(self, values: list[str]) -> None:
+        self._values, self.ascii = values, all(map(str.isascii, values))
+        self.plain = self._joined(plain_spellings)
+
+    @cached_property
+    def escaped(self) -> str:
+        return self._joined(escaped_spellings)
+
+    def _joined(self, spell: Callable[[str], Iterable[str]]) -> str:
+        joined = "\0".join([one for value in self._values for one in spell(value)])
+        return joined.lower() if joined.isascii() else "\0".join(map(_folded, joined.split("\0")))
+
+
+_HEX = re.compile(r"[0-9a-f][0-9a-f]{5}")  # so written, it is searched for twice as fast
+
+
+def _may_show(text: str, spelled: str) -> bool:
+    """Return False if a text shows nothing of *spelled*; each part to hide, even one of four characters, has one of these."""
+    for at in range(0, len(text) - 2, 2):  # noqa: SIM110  (a generator costs more than all the searches)
+        if text[at : at + 3] in spelled:
+            return True
+    return False
+
+
+def _masked(text: str, folded: str, spelled: str) -> str:
+    hidden = bytearray(len(text))
+    for value in spelled.split("\0"):
+        if SHORTEST <= len(value) < PART:
             _hide_each(value, folded, hidden)
-        for at in range(len(text) - PART + 1) if self._parts else ():
-            if folded[at : at + PART] in self._parts:
-                hidden[at : at + PART] = b"\1" * PART
-        return "".join(_visible(text, hidden))
+    parts = _parts(spelled, len(text))
+    for at in range(len(text) - PART + 1):
+        if folded[at : at + PART] in parts:
+            hidden[at : at + PART] = b"\1" * PART
+    return "".join(_visible(text, hidden))
+
+
+def _parts(spelled: str, length: int) -> str | set[str]:
+    """Return what holds each part of the spellings. For a text of few characters, a set costs more to make than it saves."""
+    if length <= FEW:
+        return spelled
+    return {spelled[at : at + PART] for at in range(len(spelled) - PART + 1)}
 
 
 def _folded(text: str) -> str:
@@ -60,10 +109,7 @@ def _folded(text: str) -> str:
 
 
 def _hide_each(value: str, text: str, hidden: bytearray) -> None:
-    pattern = re.escape(value)
-    if len(value) < SHORTEST:
-        pattern = rf"(?<!\w){pattern}(?!\w)"
-    for found in re.finditer(pattern, text):
+    for found in re.finditer(re.escape(value), text):
         hidden[found.start() : found.end()] = b"\1" * (found.end() - found.start())
 
 
@@ -76,31 +122,53 @@ def _visible(text: str, hidden: bytearray) -> Iterator[str]:
         at = end
 
 
-def _bounded(arguments: Iterable[Any], declared: Collection[str]) -> set[str] | None:
+def _bounded(arguments: Iterable[object], declared: Collection[str]) -> set[str] | None:
     """Return the texts of all values; None when there are too many."""
     found: set[str] = set()
     waiting, characters, seen = list(arguments), 0, 0
     while waiting:
         value = waiting.pop()
         seen += 1
-        texts: list[str] = []
-        if isinstance(value, str):
-            texts = [value]
-        elif isinstance(value, bytes | bytearray):
-            texts = [bytes(value[: MAX_CHARACTERS + 1]).decode("utf-8", "replace")]
-        elif isinstance(value, Mapping):
-            texts = [key for key in value if isinstance(key, str) and key not in declared]
+        texts = _texts_of(value, declared)
+        if texts is None:
+            return None
+        if isinstance(value, Mapping):
             waiting.extend(value.values())
         elif isinstance(value, list | tuple):
             waiting.extend(value)
-        elif isinstance(value, int | float):
-            if isinstance(value, int) and value.bit_length() > MAX_BITS:
-                return None
-            texts = [] if isinstance(value, bool) else [repr(value)]
-        elif value is not None:
-            return None
-        characters += sum(map(len, texts))
-        found.update(text for text in texts if text)
+        for text in texts:
+            characters += len(text)
+            found.add(text)
         if characters > MAX_CHARACTERS or seen + len(waiting) > MAX_VALUES:
             return None
+    return found
+
+
+def _texts_of(value: object, declared: Collection[str]) -> Sequence[str] | None:
+    """Return the texts of a value without those of its members; None if they cannot be searched for."""
+    if isinstance(value, str):
+        return (value,)
+    if value is None or isinstance(value, bool):
+        return ()
+    if isinstance(value, int | float):
+        return None if isinstance(value, int) and value.bit_length() > MAX_BITS else (repr(value),)
+    if isinstance(value, Mapping):
+        return [key for key in value if isinstance(key, str) and key not in declared]
+    if isinstance(value, bytes | bytearray):
+        return (bytes(value[: MAX_CHARACTERS + 1]).decode("utf-8", "replace"),)
+    return () if isinstance(value, list | tuple) else None
+
+
+def names_of_properties(schema: object) -> set[str]:
+    """Return the names of the properties that a schema declares."""
+    found: set[str] = set()
+    waiting = [schema]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, Mapping):
+            properties = part.get("properties")
+            found.update(properties if isinstance(properties, Mapping) else ())
+            waiting.extend(part.values())
+        elif isinstance(part, list | tuple):
+            waiting.extend(part)
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 
 class Clock(Protocol):
@@ -43,3 +43,50 @@ class FakeClock:
     def advance(self, seconds: float) -> None:
         """Advance the time by *seconds*."""
         self.now += seconds
+
+
+class _Synchronised(Protocol):
+    """A store that knows the time of its server."""
+
+    def time(self) -> float: ...
+
+    async def synchronise(self) -> None: ...
+
+
+class GateClock:
+    """The time of a gate. ``offset`` is what its monotonic time lacks to the time since the epoch, in seconds.
+
+    Processes that share a store agree about leases, whatever the clocks of their machines say: ``synchronise`` sets
+    the time by the store, unless the application gave the clock.
+    """
+
+    __slots__ = ("_store", "monotonic", "offset")
+
+    def __init__(self, clock: Clock | None, store: object) -> None:
+        given = clock is not None and not isinstance(clock, SystemClock)
+        clock = clock or SystemClock()
+        self.monotonic = clock.monotonic
+        self.offset = clock.time() - clock.monotonic()
+        # hasattr: the check of a protocol does not see what a wrapper of a store hands through, from Python 3.12 on
+        follows = not given and hasattr(store, "synchronise")
+        self._store = cast("_Synchronised", store) if follows else None
+
+    @property
+    def follows_store(self) -> bool:
+        """True if the store sets the time."""
+        return self._store is not None
+
+    def now(self) -> float:
+        """Return the time since the epoch."""
+        return self.monotonic() + self.offset
+
+    async def synchronise(self) -> None:
+        """Set the time by the store, if it has one.
+
+        Raises:
+            StoreError: the store did not answer.
+        """
+        store: _Synchronised | None = self._store
+        if store is not None:
+            await store.synchronise()
+            self.offset = store.time() - self.monotonic()

@@ -28,6 +28,9 @@ PATTERNS: dict[str, tuple[re.Pattern[str], str]] = {
 }
 """Kinds that a pattern can detect, with their replacements; ``{}`` stands for the mask."""
 
+MARKERS = {"private_key": ("-----BEGIN ",), "jwt": ("eyJ",), "api_key": ("_", "-", "AKIA", "ASIA", "AIza", "ya29.")}
+"""By kind, texts of which a finding has one: to look for these costs a tenth of the pattern."""
+
 _DIGITS = re.compile(r"\d(?:[ -]?\d){12,}")
 _GROUP = re.compile(r"\d+")
 _CARD_DIGITS = range(13, 20)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 from callgate.providers.exits import Exit, PlainThreads
 from callgate.providers.ranks import Rank
-from callgate.providers.recipes import MISSING
+from callgate.providers.recipe import MISSING
 from callgate.providers.scope import ProviderScope
 
 
 class JoinableClaim(Protocol):
     """A claim in the effect ledger whose outcome a transaction of the application may carry."""
 
-    carried: bool
+    is_joinable: bool
 
-    def in_transaction(self, connection: Any, threads: PlainThreads | None) -> None:
+    def in_transaction(self, connection: object, threads: PlainThreads | None) -> None:
         """Let the transaction of *connection* carry the outcome."""
         ...
 
@@ -63,7 +63,7 @@ class EffectClaim:
             StoreError: the connection is of another kind, or its database of another kind than the store's.
         """
         claim = self._run.claim
-        if claim is not None and claim.carried:
+        if claim is not None and claim.is_joinable:
             claim.in_transaction(connection, self._threads)
 
 
@@ -83,7 +83,7 @@ class ExecutionScope(ProviderScope):
         """Return the scope that keeps instances of a rank."""
         return self if rank is Rank.EXECUTION else self._request if rank is Rank.REQUEST else self._request.home(rank)
 
-    def bound(self, key: object) -> Any:
+    def bound(self, key: object) -> object:
         """Return the instance that is bound for a key, here, in the request or its session, or ``MISSING``."""
         found = self.bindings.get(key, MISSING)
         return self._request.bound(key) if found is MISSING else found

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
+import threading
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator, Iterable
 from concurrent.futures import Future
 from types import AsyncGeneratorType, GeneratorType, TracebackType
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from callgate.errors import ProviderError
 from callgate.providers.ranks import Rank
-from callgate.providers.recipes import GENERATOR_MANAGERS, MISSING, Recipe
+from callgate.providers.recipe import GENERATOR_MANAGERS, MISSING, Recipe
 
 T = TypeVar("T")
-Within: TypeAlias = Callable[[Coroutine[Any, Any, None]], Awaitable[None]]
+Within: TypeAlias = Callable[[Coroutine[object, object, None]], Awaitable[None]]
 """Runs the closing of one instance."""
 
 
-def plainly(closing: Coroutine[Any, Any, None]) -> Awaitable[None]:
+def plainly(closing: Coroutine[object, None, None]) -> Awaitable[None]:
     """Run a closing as it is."""
     return closing
 
@@ -33,13 +35,39 @@ class PlainThreads(Protocol):
         """Return what *make* returns; *undo* it if the call is cancelled meanwhile."""
         ...
 
-    async def run(self, call: Callable[..., T], *args: Any) -> T:
+    async def run(self, call: Callable[..., T], *args: object) -> T:
         """Run a function, and return its result. A cancellation does not take it back."""
         ...
 
     def end(self) -> None:
         """Give the thread back after the functions that were submitted."""
         ...
+
+
+def current_task() -> object:
+    """Return what runs: a task, or the thread of a plain function."""
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return threading.current_thread()
+
+
+TAKING: set[object] = set()
+"""The tasks that take capacity, and have not recorded yet how to give it back. Ctrl-C waits while their code runs."""
+
+
+class Taking:
+    """A block in which the task is in ``TAKING``."""
+
+    __slots__ = ("_task",)
+
+    def __enter__(self) -> None:
+        task = current_task()
+        self._task = None if task in TAKING else task
+        TAKING.add(task)
+
+    def __exit__(self, *_: object) -> None:
+        TAKING.discard(self._task)
 
 
 class Exit:
@@ -115,7 +143,7 @@ class Exit:
         return ProviderError(f"the generator of {self.recipe.name} yields a second time")
 
 
-def _advances(generator: Any, error: BaseException | None) -> bool:
+def _advances(generator: Generator[object], error: BaseException | None) -> bool:
     """Resume a generator, with the error if there is one; return False if it ends normally."""
     try:
         next(generator) if error is None else generator.throw(error)
@@ -152,12 +180,12 @@ async def leave_all(
         raise next((one for one in failed if not isinstance(one, Exception)), failed[0])
 
 
-Begun: TypeAlias = "tuple[Any, Exit | None]"
+Begun: TypeAlias = "tuple[object, Exit | None]"
 """An instance, and its closing if it has one."""
 
 
 def begin_instance(
-    recipe: Recipe, make: Callable[[], Any], given: Collection[Any], threads: PlainThreads | None
+    recipe: Recipe, make: Callable[[], Any], given: Collection[object], threads: PlainThreads | None
 ) -> Begun:
     """Call a factory, and run the plain code that begins its instance; what begins on the event loop is returned as made.
 
@@ -181,7 +209,7 @@ def begin_instance(
     return made, None
 
 
-async def begin_instance_async(recipe: Recipe, made: Any, given: Collection[Any]) -> Begun:
+async def begin_instance_async(recipe: Recipe, made: Any, given: Collection[object]) -> Begun:
     """Run the asynchronous code that begins an instance, if it has any.
 
     Raises:
@@ -198,7 +226,7 @@ async def begin_instance_async(recipe: Recipe, made: Any, given: Collection[Any]
     return made, None
 
 
-def is_entered(manager: Any, given: Collection[Any]) -> bool:
+def is_entered(manager: object, given: Collection[object]) -> bool:
     """Return False for context managers that are not entered: locks, paths, and instances that the factory was given.
 
     A lock is injected to be acquired by the tool. Entering a path does nothing and warns.

@@ -10,11 +10,10 @@ import asyncio
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from types import TracebackType
-from typing import Any
+from types import CodeType, FrameType, TracebackType
 
 from callgate.errors import Control, InvocationError
-from callgate.providers.redaction import Rendered, redact_code
+from callgate.providers.redaction import Rendered, redact_code, redact_known, remember
 
 MAX_LINKS = 16
 """Exceptions of one traceback: causes, contexts and members of groups."""
@@ -26,7 +25,7 @@ MAX_TRACEBACK = 32_768
 MAX_GROUP_DEPTH = 3
 
 _REPORTS = frozenset(
-    "deadline_exceeded tool_failed hook_failed tool_crashed policy_error not_recorded not_authorized flag_unreadable audit_failed "
+    "deadline_exceeded idle_timeout tool_failed hook_failed tool_crashed policy_error not_recorded not_authorized flag_unreadable audit_failed "
     "quota_unavailable semaphore_unavailable".split()
 )
 """Codes of errors by which Callgate reports the exception that is their cause."""
@@ -78,8 +77,8 @@ def traceback_of(error: BaseException, shown: Shown, request_id: str = "") -> Re
     for relation, one in reversed(list(_links(error))):
         known = one is not error and bool(request_id) and logged_as(one) == request_id
         frames = ["(its traceback is in the log already)\n"] if known else _frames(one.__traceback__)
-        parts.append("".join(frames) + _last_line(one, shown) + relation)
-    text = redact_code("\n".join(parts))
+        parts.append("".join(frames) + redact_code(_last_line(one, shown)) + relation)
+    text = redact_known("\n".join(parts))
     if len(text) > MAX_TRACEBACK:
         text = (
             f"{text[: MAX_TRACEBACK // 2]}\n… {len(text) - MAX_TRACEBACK} characters …\n{text[-MAX_TRACEBACK // 2 :]}"
@@ -113,8 +112,8 @@ _MEMBER = "\n\nThe above exception is a member of the following group:\n"
 def _frames(trace: TracebackType | None, *, source: bool = True) -> list[str]:
     if trace is None:
         return []
-    first: list[Any] = []
-    last: deque[Any] = deque(maxlen=LAST_FRAMES)
+    first: list[tuple[FrameType, int]] = []
+    last: deque[tuple[FrameType, int]] = deque(maxlen=LAST_FRAMES)
     count = 0
     for frame in traceback.walk_tb(trace):
         (first if count < FIRST_FRAMES else last).append(frame)
@@ -125,10 +124,21 @@ def _frames(trace: TracebackType | None, *, source: bool = True) -> list[str]:
     return [*lines, *_lines(last, source=source)]
 
 
-def _lines(frames: Iterable[Any], *, source: bool) -> Iterator[str]:
-    for frame in traceback.StackSummary.extract(iter(frames), lookup_lines=source):
-        code = f"    {frame.line[:MAX_LINE]}\n" if source and frame.line else ""
-        yield f'  File "{frame.filename[-MAX_LINE:]}", line {frame.lineno}, in {frame.name[:MAX_LINE]}\n{code}'
+_LINES: dict[tuple[int, int, bool], tuple[CodeType, str]] = {}
+"""The lines of frames that were shown before: a tool that fails, fails again at the same place."""
+
+
+def _lines(frames: Iterable[tuple[FrameType, int]], *, source: bool) -> Iterator[str]:
+    for frame, number in frames:
+        key = id(frame.f_code), number, source  # the entry keeps the code, so that no other one gets its id
+        known = _LINES.get(key) or remember(_LINES, key, (frame.f_code, _line(frame, number, source=source)))
+        yield known[1]
+
+
+def _line(frame: FrameType, number: int, *, source: bool) -> str:
+    (shown,) = traceback.StackSummary.extract(iter([(frame, number)]), lookup_lines=source)
+    code = f"    {shown.line[:MAX_LINE]}\n" if source and shown.line else ""
+    return redact_code(f'  File "{shown.filename[-MAX_LINE:]}", line {number}, in {shown.name[:MAX_LINE]}\n{code}')
 
 
 def _name_of(error: BaseException) -> str:
@@ -143,8 +153,8 @@ def _last_line(error: BaseException, shown: Shown) -> str:
     name = _name_of(error)
     message = _message(lambda: str(error), shown)
     notes = getattr(error, "__notes__", ())
-    told = [_message(lambda note=note: str(note), shown) for note in notes[:8]] if isinstance(notes, list) else []  # type: ignore[misc]
-    return "\n  ".join([f"{name}: {message}" if message else name, *told])
+    lines = [_message(lambda note=note: str(note), shown) for note in notes[:8]] if isinstance(notes, list) else []  # type: ignore[misc]
+    return "\n  ".join([f"{name}: {message}" if message else name, *lines])
 
 
 def _message(text: Callable[[], str], shown: Shown) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any
+from typing import TypeGuard
 from weakref import WeakSet
 
 from callgate.errors import (
@@ -27,6 +27,7 @@ from callgate.errors import (
     Suspended,
 )
 
+_PRESSED = "callgate_pressed"
 MAX_MEMBERS = 256
 """Maximum number of errors of a group that are looked at."""
 _READ = ("no_effect", "sqlstate", "orig", "code", "public", "issues", "retry_after", "pending", "stage", "__notes__")
@@ -63,6 +64,17 @@ class Unreadable(RuntimeError):
     """Stands for an error that fails when its attributes are read; it names the type."""
 
 
+def mark_pressed(error: BaseException) -> None:
+    """Mark an error as the Ctrl-C of a person: a tool that raises ``KeyboardInterrupt`` itself has crashed."""
+    if type(error) is KeyboardInterrupt:
+        vars(error)[_PRESSED] = True
+
+
+def is_pressed(error: object) -> TypeGuard[KeyboardInterrupt]:
+    """Return True for the Ctrl-C of a person. It ends the call, and is raised once the call has closed."""
+    return type(error) is KeyboardInterrupt and _PRESSED in vars(error)
+
+
 def understood(error: BaseException) -> BaseException:
     """Return the error that counts: of a group the strictest error of ours, for an unreadable error a stand-in.
 
@@ -77,7 +89,7 @@ def understood(error: BaseException) -> BaseException:
             _plain.add(kind)
         elif not _is_readable(error, kind):
             return _stand_in(error, kind)
-    if issubclass(kind, InvocationError):
+    if isinstance(error, InvocationError):
         _correct(error)
     return error
 
@@ -91,7 +103,7 @@ def _is_readable(error: BaseException, kind: type) -> bool:
         return False
 
 
-def _correct(error: Any) -> None:
+def _correct(error: InvocationError) -> None:
     """Replace members of an error of ours that have another type by their defaults."""
     kind = type(error)
     for name, wanted in _MEMBERS.items():

@@ -29,7 +29,7 @@ def load_installed(
     name: str,
     what: str,
     refuse: type[CallgateError],
-    use: Callable[[Any], T],
+    use: Callable[[object], T],
     own: Mapping[str, str] = _NONE,
 ) -> T:
     """Load the object that Callgate or another package declares under a name, and return what *use* makes of it.

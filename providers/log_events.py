@@ -8,8 +8,7 @@ from typing import Any, Protocol, Self
 from callgate.providers.principal import User
 from callgate.providers.scrubbing import Scrubber
 
-DEBUG, INFO, WARNING, ERROR = 10, 20, 30, 40
-"""Levels, as the stdlib numbers them."""
+DEBUG, INFO, WARNING, ERROR, CRITICAL = 10, 20, 30, 40, 50  # levels, as the stdlib numbers them
 
 IDS = ("tool", "request_id", "call_id", "session_id", "tenant", "user")
 """The ids of an event about a call, as far as they are known."""
@@ -35,12 +34,30 @@ class LogEvent(StrEnum):
         "left_behind",
         "the gate is closed; `left_behind` bodies were still running",
     )
+    GATE_LOOP_CLOSED = (
+        "gate.loop_closed",
+        WARNING,
+        "instances calls",
+        "the event loop was closed before the gate; so many instances were dropped without being closed, and so many calls",
+    )
     PLAN_COMPILED = ("plan.compiled", DEBUG, "tool hooks", "the plan of a tool was compiled")
+    HYDRATION_ATTEMPTED = (
+        "hydration.attempted",
+        DEBUG,
+        "tool call_id success stage wire definition validator validated rules repaired no_schema_mode",
+        "`gate.hydrate` or a model's client read a call, whether or not it runs; `stage` failed",
+    )
     DEFINITION_WARNING = (
         "definition.warning",
         WARNING,
         "tool warning",
         "the definition of a tool is valid and probably wrong",
+    )
+    LINT_FOUND = (
+        "lint.found",
+        WARNING,
+        "tool rule hook advice",
+        "the linter has a finding about the gate that opens; `gate.lint()` returns them all",
     )
     CALL_REFUSED = (
         "call.refused",
@@ -125,8 +142,14 @@ class LogEvent(StrEnum):
     EFFECT_UNSETTLED = (
         "effect.unsettled",
         ERROR,
+        "tool key number error",
+        "outcomes of effects could not be recorded; they are retried, and `unknown` if the process ends first",
+    )
+    EFFECT_REFUSED = (
+        "effect.refused",
+        ERROR,
         "tool key error",
-        "the outcome of an effect could not be recorded; it is retried, and `unknown` if the process ends first",
+        "the row of an unknown effect does not verify: it was changed, or is not signed; no hook is asked about it",
     )
     EFFECTS_ORPHANED = (
         "effects.orphaned",
@@ -285,14 +308,17 @@ class _Step(Protocol):
     @property
     def row(self) -> _Row: ...
 
-    name: str
-    hook: Any
-    shadow: bool
+    @property
+    def name(self) -> str: ...
+    @property
+    def hook(self) -> object: ...
+    @property
+    def shadow(self) -> bool: ...
 
 
 class _Definition(Protocol):
     @property
-    def parameters(self) -> object: ...
+    def property_names(self) -> frozenset[str]: ...
 
 
 class _Rules(Protocol):
@@ -305,7 +331,8 @@ class _Checks(Protocol):
 
 
 class _Host(Protocol):
-    development: bool
+    @property
+    def development(self) -> bool: ...
 
 
 class _Plan(Protocol):
@@ -328,35 +355,25 @@ class LoggedRun(Protocol):
     """The state of a call."""
 
     scrubber: Scrubber | None
-    raw_input: Any
-    input: Any
+    raw_input: object
+    input: object
     session_id: str | None
     unknown: BaseException | None
 
     @property
-    def plan(self) -> _Plan:
-        """The plan of the tool."""
-        ...
+    def plan(self) -> _Plan: ...  # noqa: D102  (as in ``Run``)
 
     @property
-    def step(self) -> _Step:
-        """The step that runs."""
-        ...
+    def step(self) -> _Step: ...  # noqa: D102
 
     @property
-    def outer(self) -> LoggedRun | None:
-        """The state of the call that made this one."""
-        ...
+    def outer(self) -> LoggedRun | None: ...  # noqa: D102
 
     @property
-    def tool_call(self) -> _ToolCall | None:
-        """The call as the caller made it."""
-        ...
+    def tool_call(self) -> _ToolCall | None: ...  # noqa: D102
 
     @property
-    def no_schema(self) -> object:
-        """The mode that the policy decided for a call without a schema."""
-        ...
+    def no_schema(self) -> object: ...  # noqa: D102
 
 
 class LoggedCall(Protocol):

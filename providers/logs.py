@@ -16,7 +16,17 @@ from typing import Any, Literal, TextIO
 
 from callgate.providers.argument_mask import ArgumentMask
 from callgate.providers.faults import fault_of, logged_as, mark_logged, traceback_of
-from callgate.providers.log_chain import LogSink, chain, redactor_of
+from callgate.providers.log_chain import (
+    LogSink,
+    RedactingLog,
+    StderrLog,
+    StdlibLog,
+    awaitable_method,
+    chain,
+    imported_by_application,
+    print_line,
+    redactor_of,
+)
 from callgate.providers.log_events import IDS, LogEvent, LoggedCall, LoggedRun
 from callgate.providers.redaction import Redactor, redact_text
 from callgate.providers.scrubbing import CURRENT_SCRUBBER
@@ -32,7 +42,7 @@ __all__ = [
     "emit_fault",
     "emit_suppressed",
     "ids_of",
-    "log_opened",
+    "is_logged",
     "log_warnings",
 ]
 
@@ -51,31 +61,27 @@ _RESERVED = frozenset(("event", "level", "timestamp", "exception", "exc_info", "
 
 
 class _Setup:
-    """The current configuration of the logs; ``logger`` is built on first use."""
+    """The current configuration of the logs; ``logger`` is a chain of structlog, where the plain ways do not do."""
 
     def __init__(self) -> None:
         self.logger: object = None
         self.level = logging.NOTSET
         self.to_stdlib = True
         self.redactor: Redactor | None = None
-        self.build: Callable[[], Any] = lambda: chain(LOGGER)
 
     def target(self, level: int, *, urgent: bool) -> Any:
         """Return the logger for an event of *level*, or None. An *urgent* event reaches stderr where there is no other."""
         if level < self.level:
             return None
         if not self.to_stdlib:
-            return self.get_logger()
+            return self.logger
         if len(LOGGER.handlers) == 1 and (theirs := _structlog_of_application()) is not None:
-            return _Redacting(theirs, self.get_redactor())
+            return RedactingLog(theirs, self.get_redactor())
         if _has_handler():
-            return self.get_logger() if LOGGER.isEnabledFor(level) else None
-        return _Redacting(_STDERR, self.get_redactor()) if urgent else None
-
-    def get_logger(self) -> object:
-        if self.logger is None:
-            self.logger = self.build()
-        return self.logger
+            if not LOGGER.isEnabledFor(level):
+                return None
+            return self.logger or RedactingLog(_STDLIB, self.get_redactor())
+        return RedactingLog(_STDERR, self.get_redactor()) if urgent else None
 
     def get_redactor(self) -> Redactor:
         if self.redactor is None:
@@ -91,13 +97,31 @@ def emit(event: LogEvent, ctx: LoggedCall | None = None, **fields: object) -> No
     """
     error = fields.get("error")
     fault = fault_of(error) if isinstance(error, BaseException) else None
-    _send(event.value, event.level, ctx, {name: value for name, value in fields.items() if value is not None}, fault)
+    _send(
+        str.__str__(event),
+        event.level,
+        ctx,
+        {name: value for name, value in fields.items() if value is not None},
+        fault,
+    )
 
 
-def emit_fault(event: LogEvent, error: BaseException, **fields: Any) -> None:
+def is_logged(event: LogEvent) -> bool:
+    """Return True if a sink gets events of this kind."""
+    return _setup.target(event.level, urgent=False) is not None
+
+
+def debugs() -> bool:
+    """Return True if events of the level debug are logged; the usual no is quick."""
+    if _setup.to_stdlib and not LOGGER.isEnabledFor(logging.DEBUG) and "structlog" not in sys.modules:
+        return False
+    return _setup.target(logging.DEBUG, urgent=False) is not None
+
+
+def emit_fault(event: LogEvent, error: BaseException, ctx: LoggedCall | None = None, **fields: object) -> None:
     """Log *error* where it is an unexpected exception; a decision is not logged."""
     if fault_of(error) is not None:
-        emit(event, error=error, **fields)
+        emit(event, ctx, error=error, **fields)
 
 
 def _send(
@@ -124,7 +148,7 @@ def _send(
             ids["request_id"] = known
         if fault is not None and fresh:
             fields["exception"] = _traceback(fault, ctx, target, fields)
-            mark_logged(fault, ids.get("request_id", ""))
+            mark_logged(fault, str(ids.get("request_id", "")))
         getattr(target.bind(**ids), _METHODS[level])(name, **fields)
     except BaseException:  # noqa: BLE001  (a failing sink must not change the outcome of a call or keep its permits)
         return
@@ -132,16 +156,18 @@ def _send(
         CURRENT_SCRUBBER.reset(scrubbed)
 
 
-def _traceback(fault: BaseException, ctx: LoggedCall | None, target: Any, fields: Mapping[str, object]) -> str | None:
+def _traceback(
+    fault: BaseException, ctx: LoggedCall | None, target: object, fields: Mapping[str, object]
+) -> str | None:
     """Return the traceback of a fault without arguments and secrets. In development mode, print it in full."""
     if ctx is None:
         return traceback_of(fault, redact_text)
     if ctx.run.plan.host.development:
         place = ".".join(str(fields[part]) for part in ("hook", "stage") if part in fields)
-        _print(f"callgate: {ctx.tool_id}: {place} failed\n{''.join(traceback.format_exception(fault)).rstrip()}")
-        if target.__class__ is _Redacting and target.logger is _STDERR:
+        print_line(f"callgate: {ctx.tool_id}: {place} failed\n{''.join(traceback.format_exception(fault)).rstrip()}")
+        if isinstance(target, RedactingLog) and target.logger is _STDERR:
             return None
-    mask = ArgumentMask(_arguments_of(ctx.run), _names_in(ctx.run.plan.definition.parameters))
+    mask = ArgumentMask(_arguments_of(ctx.run), ctx.run.plan.definition.property_names)
     return traceback_of(fault, lambda text: redact_text(mask(text)), ctx.request_id)
 
 
@@ -154,38 +180,12 @@ def _arguments_of(run: LoggedRun | None) -> Iterable[object]:
         run = run.outer
 
 
-def _names_in(schema: object) -> set[str]:
-    """Return the names of the properties that a schema declares."""
-    found: set[str] = set()
-    waiting = [schema]
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part, Mapping):
-            properties = part.get("properties")
-            found.update(properties if isinstance(properties, Mapping) else ())
-            waiting.extend(part.values())
-        elif isinstance(part, list | tuple):
-            waiting.extend(part)
-    return found
-
-
 def emit_invalid_output(ctx: LoggedCall, reason: str, **fields: object) -> None:
     """Log why an output is not valid; in development mode, print it. Never raises."""
     emit(LogEvent.OUTPUT_INVALID, ctx, reason=reason, **fields)
     if ctx.run.plan.host.development:
         with suppress(Exception):
-            _print(f"callgate: {ctx.tool_id}: {reason}")
-
-
-def emit_blocked(ctx: LoggedCall, seconds: float, *, stage: str, hook: str, where: str) -> None:
-    """Log that a call blocked the event loop; in development mode, print it. Never raises."""
-    emit(LogEvent.CALL_BLOCKED, ctx, seconds=round(seconds, 3), stage=stage, hook=hook, where=where)
-    if ctx.run.plan.host.development:
-        with suppress(Exception):
-            _print(
-                f"callgate: {ctx.tool_id} blocked the event loop for {seconds:.3f} s: {hook} at {stage}, {where}; await "
-                "in it, use a plain `def` tool, which runs in a thread, or asyncio.to_thread"
-            )
+            print_line(f"callgate: {ctx.tool_id}: {reason}")
 
 
 def emit_overran(ctx: LoggedCall, seconds: float, *, stage: str, hook: str) -> None:
@@ -193,7 +193,7 @@ def emit_overran(ctx: LoggedCall, seconds: float, *, stage: str, hook: str) -> N
     emit(LogEvent.CALL_OVERRAN, ctx, seconds=round(seconds, 3), stage=stage, hook=hook)
     if ctx.run.plan.host.development:
         with suppress(Exception):
-            _print(
+            print_line(
                 f"callgate: {ctx.tool_id} ended {seconds:.3f} s after its deadline: {hook} at {stage} swallowed its "
                 "cancellation or waited in a `finally`; let asyncio.CancelledError pass, or set hard_deadline=True"
             )
@@ -207,13 +207,6 @@ def emit_suppressed(ctx: LoggedCall, error: BaseException) -> None:
     else:  # the release of a lease has no hook
         event = LogEvent.CLEANUP_FAILED if step.row.gives_back or step.hook is None else LogEvent.HOOK_FAILED
     emit(event, ctx, stage=step.stage, hook=step.name, error=error)
-
-
-def log_opened(tools: int, hooks: int) -> None:
-    """Log that a gate has opened. If logs are enabled, this imports structlog before the first failure."""
-    if not _setup.to_stdlib or _has_handler():
-        _setup.get_logger()
-    emit(LogEvent.GATE_OPENED, tools=tools, hooks=hooks)
 
 
 def log_warnings(tool: str, warnings: Iterable[str]) -> None:
@@ -237,42 +230,80 @@ class CallLog:
         """Return a logger whose events have these fields as well."""
         return CallLog(self._ctx, {**self._fields, **fields})
 
-    def debug(self, event: str, /, **fields: object) -> None:
-        """Log an event for developers."""
-        self._log(logging.DEBUG, event, fields)
+    def new(self, **fields: object) -> CallLog:
+        """Return a logger whose events have only these fields, and the ids."""
+        return CallLog(self._ctx, fields)
 
-    def info(self, event: str, /, **fields: object) -> None:
+    def unbind(self, *names: str) -> CallLog:
+        """Return a logger without these fields.
+
+        Raises:
+            KeyError: a field is not bound.
+        """
+        kept = dict(self._fields)
+        for name in names:
+            del kept[name]
+        return CallLog(self._ctx, kept)
+
+    def try_unbind(self, *names: str) -> CallLog:
+        """Return a logger without these fields, as far as they are bound."""
+        return CallLog(self._ctx, {name: value for name, value in self._fields.items() if name not in names})
+
+    def log(self, level: int | str, event: str, /, *args: object, **fields: object) -> None:
+        """Log an event at a level of the stdlib, by its number or its name."""
+        number = _level(level, logging.NOTSET)
+        self._log(max((one for one in _METHODS if one <= number), default=logging.DEBUG), event, args, fields)
+
+    def debug(self, event: str, /, *args: object, **fields: object) -> None:
+        """Log an event for developers. With *args*, the text is ``event % args``, here and in the other methods."""
+        self._log(logging.DEBUG, event, args, fields)
+
+    def info(self, event: str, /, *args: object, **fields: object) -> None:
         """Log an event."""
-        self._log(logging.INFO, event, fields)
+        self._log(logging.INFO, event, args, fields)
 
-    def warning(self, event: str, /, **fields: object) -> None:
+    def warning(self, event: str, /, *args: object, **fields: object) -> None:
         """Log a warning."""
-        self._log(logging.WARNING, event, fields)
+        self._log(logging.WARNING, event, args, fields)
 
-    def error(self, event: str, /, **fields: object) -> None:
+    def error(self, event: str, /, *args: object, **fields: object) -> None:
         """Log an error."""
-        self._log(logging.ERROR, event, fields)
+        self._log(logging.ERROR, event, args, fields)
 
-    def critical(self, event: str, /, **fields: object) -> None:
+    def critical(self, event: str, /, *args: object, **fields: object) -> None:
         """Log an error that needs attention now."""
-        self._log(logging.CRITICAL, event, fields)
+        self._log(logging.CRITICAL, event, args, fields)
 
-    def exception(self, event: str, /, **fields: object) -> None:
+    def exception(self, event: str, /, *args: object, **fields: object) -> None:
         """Log an error with the traceback of the exception that is being handled."""
-        self._log(logging.ERROR, event, fields, sys.exc_info()[1])
+        self._log(logging.ERROR, event, args, fields, sys.exc_info()[1])
 
-    def _log(self, level: int, event: str, fields: dict[str, object], fault: BaseException | None = None) -> None:
+    msg, warn, fatal = info, warning, critical
+    adebug, ainfo, awarning = awaitable_method(debug), awaitable_method(info), awaitable_method(warning)
+    aerror, acritical, alog = awaitable_method(error), awaitable_method(critical), awaitable_method(log)
+    aexception, amsg, awarn, afatal = awaitable_method(exception), ainfo, awarning, acritical
+
+    def _log(
+        self,
+        level: int,
+        event: str,
+        args: tuple[object, ...],
+        fields: dict[str, object],
+        fault: BaseException | None = None,
+    ) -> None:
         named = {**self._fields, **fields}
         free = {f"{name}_" if name in _RESERVED or name in IDS else name: value for name, value in named.items()}
+        with suppress(TypeError, ValueError):  # a text that does not fit its arguments is logged as it is
+            event = event % args if args else event
         _send(event, level, self._ctx, free, fault, aloud=level >= logging.WARNING)
 
 
-def ids_of(ctx: LoggedCall) -> dict[str, Any]:
+def ids_of(ctx: LoggedCall) -> dict[str, object]:
     """Return the known ids of a call, and the mark of a call of a tool without a schema."""
-    call = ctx.run.tool_call
+    call, user = ctx.run.tool_call, ctx.user
     tool = ctx.tool_id if call is None or ctx.run.unknown is None else call.name
-    found = (tool, ctx.request_id, call and call.id, ctx.run.session_id, ctx.user.tenant, ctx.user.id)
-    known = {name: value for name, value in zip(IDS, found, strict=True) if value is not None}
+    found = (tool, ctx.request_id, call and call.id, ctx.run.session_id, user.tenant, user.id)
+    known: dict[str, object] = {name: value for name, value in zip(IDS, found, strict=True) if value is not None}
     rules = ctx.run.plan.builtins.unvalidated
     return known if rules is None else {**known, "validated": False, "no_schema_mode": rules.mode_of(ctx.run.no_schema)}
 
@@ -282,7 +313,7 @@ def configure_logging(
     *,
     level: int | str | None = None,
     form: Literal["text", "json"] = "text",
-    processors: Sequence[Callable[[Any, str, Any], object]] = (),
+    processors: Sequence[Callable[..., object]] = (),
     secret_keys: Iterable[str] = (),
     errors: Literal["type", "text"] = "type",
 ) -> None:
@@ -312,9 +343,8 @@ def configure_logging(
     setup.to_stdlib = sink is None
     setup.level = _level(level, logging.NOTSET if sink is None else logging.INFO)
     setup.redactor = redactor
-    setup.build = lambda: chain(LOGGER, sink, redactor, processors, form)
-    if sink is not None:
-        setup.get_logger()  # imports structlog now, not at the first failure
+    if sink is not None or processors or form == "json":
+        setup.logger = chain(LOGGER, sink, redactor, processors, form)
     global _setup  # noqa: PLW0603  (the configuration is one for the process)
     _setup = setup
 
@@ -345,39 +375,19 @@ def _structlog_of_application() -> object:
     return structlog.get_logger("callgate") if structlog is not None and structlog.is_configured() else None
 
 
-class _Redacting:
-    """A logger of the application that gets redacted events."""
-
-    def __init__(self, logger: object, redactor: Redactor) -> None:
-        self.logger, self._redactor = logger, redactor
-        self._ids: dict[str, Any] = {}
-
-    def bind(self, **ids: object) -> _Redacting:
-        self._ids = ids
-        return self
-
-    def __getattr__(self, method: str) -> Callable[..., None]:
-        def log(event: str, **fields: object) -> None:
-            shown = self._redactor.event(None, method, {"event": event, **fields, **self._ids})
-            getattr(self.logger, method)(shown.pop("event"), **shown)
-
-        return log
+def binds_ids() -> bool:
+    """Return True if the application has loggers of structlog that show context variables. Callgate's own do not count."""
+    structlog = sys.modules.get("structlog")
+    if structlog is None or (not imported_by_application() and not structlog.is_configured()):
+        return False
+    merge = getattr(sys.modules.get("structlog.contextvars"), "merge_contextvars", None)
+    return merge is not None and merge in structlog.get_config()["processors"]
 
 
-class _Stderr:
-    """Reports an event: one line, then the traceback."""
-
-    def _report(self, event: str, **fields: object) -> None:
-        trace = fields.pop("exception", None)
-        line = " ".join(f"{name}={value!r}" for name, value in fields.items() if value is not None)
-        _print(f"callgate: {event} {line}" + ("" if trace is None else f"\n{trace}"))
-
-    debug = info = warning = error = critical = _report
+def bind_ids(ctx: LoggedCall) -> None:
+    """Bind the ids of a call for the loggers of the application, in context variables; the call undoes it at its end."""
+    sys.modules["structlog.contextvars"].bind_contextvars(**ids_of(ctx))
 
 
-def _print(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
-
-
-_STDERR = _Stderr()
+_STDERR, _STDLIB = StderrLog(), StdlibLog(LOGGER)
 _setup = _Setup()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Self
 
 from callgate.providers.ids import flaw_of
 
@@ -71,7 +71,7 @@ class User:
     def __copy__(self) -> Self:
         return self  # immutable
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+    def __deepcopy__(self, memo: Mapping[int, object]) -> Self:
         return self
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -97,7 +97,14 @@ def _frozen(value: object) -> object:
     raise TypeError(f"User.claims holds JSON values only, not {type(value).__name__}; write a text or a number")
 
 
-def _unpickled(kind: type[User], id: str, tenant: str | None, roles: Any, scopes: Any, claims: Any) -> User:
+def _unpickled(
+    kind: type[User],
+    id: str,
+    tenant: str | None,
+    roles: tuple[str, ...],
+    scopes: tuple[str, ...],
+    claims: dict[str, object],
+) -> User:
     return kind(id, tenant, roles, scopes, claims=claims)
 
 

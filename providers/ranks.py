@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 from enum import IntEnum
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 ScopeName = Literal["execution", "request", "session", "global"]
 
@@ -21,5 +21,12 @@ class Rank(IntEnum):
         return self.name.lower()
 
 
-ASKING: ContextVar[Any] = ContextVar("callgate_asking", default=None)
+class _Asking(Protocol):
+    """The scope of a call: ``ProviderScope``, which lies above this module."""
+
+    def made_for(self, scoped: object) -> object: ...
+    def take(self, recipe: Any, /) -> object: ...
+
+
+ASKING: ContextVar[_Asking | None] = ContextVar("callgate_asking", default=None)
 """The scope for which a provider of dependency-injector is called now; scoped providers read it."""

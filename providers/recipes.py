@@ -3,35 +3,23 @@
 from __future__ import annotations
 
 import functools
-import inspect
-from collections.abc import AsyncGenerator, Callable, Collection, Generator, Iterable, Iterator, Mapping
-from contextlib import aclosing, asynccontextmanager, closing, contextmanager
-from typing import Any, cast
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any
 
 from callgate.errors import ProviderError
-from callgate.providers.injector import is_provider, is_scoped
-from callgate.providers.markers import find_injected
+from callgate.providers.factories import begins_on_loop, is_factory, markers_of, refuse_unsupplied
+from callgate.providers.injector import (
+    AnyProvider,
+    check_container,
+    is_provider,
+    is_scoped,
+    is_undefined,
+    nested_names,
+    providers_in,
+)
 from callgate.providers.ranks import Rank
+from callgate.providers.recipe import MISSING, WRAPPERS, Recipe
 
-
-@contextmanager
-def _generator() -> Generator[None]:
-    yield
-
-
-@asynccontextmanager
-async def _async_generator() -> AsyncGenerator[None]:
-    yield
-
-
-GENERATOR_MANAGERS = (type(_generator()), type(_async_generator()))
-"""The types that ``@contextmanager`` and ``@asynccontextmanager`` return."""
-WRAPPERS = (*GENERATOR_MANAGERS, closing, aclosing)
-"""The types of objects that serve only to be entered. Such an object is entered even if it is given as a value."""
-
-
-MISSING: Any = object()
-_CACHED = type(functools.cache(object))
 _LIFETIMES = {
     Rank.EXECUTION: "one execution of a tool",
     Rank.REQUEST: "one request",
@@ -40,87 +28,31 @@ _LIFETIMES = {
 }
 
 
-class Recipe:
-    """The recipe of the instance for one token.
-
-    ``rank`` is the scope that keeps the instance. ``factory`` makes it from ``args`` and ``kwargs``; ``foreign`` is a
-    provider of dependency-injector that makes it, after the scoped instances among ``needs``; ``value`` is a given
-    instance. Without any of the three the token has no provider, and a hook may bind it. ``is_async`` is True when the
-    factory may await, and ``begins_on_loop`` when it is asynchronous itself.
-    """
-
-    __slots__ = (
-        "args",
-        "begins_on_loop",
-        "factory",
-        "foreign",
-        "is_async",
-        "key",
-        "kwargs",
-        "name",
-        "needs",
-        "rank",
-        "scoped",
-        "step",
-        "value",
-    )
-
-    def __init__(self, key: object, name: str, rank: Rank = Rank.GLOBAL) -> None:
-        self.key = key
-        self.name = name
-        self.rank = rank
-        self.value: Any = MISSING
-        self.factory: Callable[..., Any] | None = None
-        self.foreign: Any = None
-        self.scoped: Any = None
-        self.args: tuple[Recipe, ...] = ()
-        self.kwargs: tuple[tuple[str, Recipe], ...] = ()
-        self.needs: tuple[Recipe, ...] = ()
-        self.is_async = self.begins_on_loop = False
-        self.step: Any = None
-
-    @property
-    def is_provided(self) -> bool:
-        """True when the token has a provider."""
-        return self.value is not MISSING or self.factory is not None or self.foreign is not None
-
-    @property
-    def is_overridden(self) -> bool:
-        """True when the container overrides the scoped provider of the recipe."""
-        return self.scoped is not None and self.scoped.last_overriding is not None
-
-    @property
-    def has_end(self) -> bool:
-        """True when the factory is a generator function, or a class of context managers: its instances have an end."""
-        function = inspect.unwrap(_function_of(self.factory))
-        is_manager = inspect.isclass(function) and (hasattr(function, "__exit__") or hasattr(function, "__aexit__"))
-        return is_manager or inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
-
-    def __repr__(self) -> str:
-        return f"<recipe of {self.name}>"
-
-
 class Recipes:
     """The recipes of one registry: of values and factories by token, and of the providers of a container."""
 
     def __init__(self, container: object = None) -> None:
         self.container = container
-        self._sources: dict[Any, Any] = {}
-        self._made: dict[Any, Recipe] = {}
-        self._by_token: dict[Any, Recipe] = {}
+        self._sources: dict[object, object] = {}
+        self._made: dict[object, Recipe] = {}
+        self._by_token: dict[object, Recipe] = {}
         self._map: Any = None
-        self._names: dict[Any, str] = {}
+        self._names: dict[object, str] = {}
+        self.renames = container is not None  # True when the key of a recipe may differ from its token
+        self.optional: set[object] = set()  # keys that a parameter with a default wants
         if container is not None:
             from dependency_injector import wiring
 
+            check_container(container)
             self._map = wiring.ProvidersMap(container)
-            self._names = dict(_names_of(container))
+            self._names = dict(providers_in(container))
 
     def add(self, token: object, source: object) -> None:
         """Register a value, a factory or a ``Scoped`` for a token."""
         self._sources[token] = source
+        self.renames = self.renames or is_provider(source)
 
-    def given(self, token: Any, instance: Any) -> Recipe:
+    def given(self, token: object, instance: object) -> Recipe:
         """Register an instance for a token, and return its recipe."""
         self._sources[token] = None
         recipe = self._made[token] = self._by_token[token, None] = Recipe(token, describe_token(token))
@@ -139,20 +71,41 @@ class Recipes:
         return any(one.rank in (Rank.SESSION, Rank.REQUEST) for one in found)
 
     def for_provider(self, provider: object) -> Recipe:
-        """Return the recipe of a provider, such as an overriding one."""
+        """Return the recipe of a provider, of the container or in place of one."""
         return self._compile(provider, provider, describe_token(provider), ())
+
+    def all(self) -> list[Recipe]:
+        """Return the recipes of all tokens, of the container, and of what they need."""
+        for token in self._sources:
+            self.of(token)
+        for provider in self._names:
+            self.for_provider(provider)
+        return list(self._made.values())
 
     def scoped_in_container(self) -> list[Recipe]:
         """Return the recipes of the ``Scoped`` providers of the container."""
         return [self.for_provider(one) for one in self._names if is_scoped(one)]
 
-    def key_of(self, token: object, modifier: object = None) -> Any:
+    def key_of(self, token: object, modifier: object = None) -> object:
         """Return the key of a token's recipe and bindings: the provider in the container, or the token itself."""
-        found = self._in_container(token, modifier)
+        found = self._provider_of(token, modifier)
         return token if found is None else found
 
-    def _in_container(self, token: object, modifier: object) -> object:
-        if self._map is None or token in self._sources or not (isinstance(token, str) or is_provider(token)):
+    def _provider_of(self, token: object, modifier: object) -> object:
+        """Return the provider of dependency-injector that a token stands for, or None."""
+        if token not in self._sources:
+            return self._in_container(token, modifier)
+        source = self._sources[token]
+        if not is_provider(source):
+            return None
+        found = self._in_container(source)
+        return source if found is None and not is_scoped(source) else found
+
+    def _in_container(self, token: object, modifier: object = None) -> object:
+        """Return the provider in the container, also for that of its class; None if the container has none."""
+        if self._map is None or token in self._names:
+            return token if token in self._names else None
+        if not (isinstance(token, str) or is_provider(token)):
             return None
         from dependency_injector import errors
 
@@ -161,7 +114,7 @@ class Recipes:
         except (AttributeError, errors.Error):
             return None
 
-    def of(self, token: Any, modifier: Any = None) -> Recipe:
+    def of(self, token: object, modifier: object = None) -> Recipe:
         """The recipe for a token, with those of all that it needs.
 
         Raises:
@@ -177,17 +130,18 @@ class Recipes:
         return recipe
 
     def _of_token(self, token: object, modifier: object, path: tuple[Recipe, ...]) -> Recipe:
-        found = self._in_container(token, modifier)
+        found = self._provider_of(token, modifier)
         if found is not None:
             return self._compile(found, found, describe_token(token), path)
         return self._compile(token, self._sources.get(token, MISSING), describe_token(token), path)
 
     def substitute(self, recipe: Recipe, source: object) -> Recipe:
         """Return another recipe for the same token and scope, made from *source*; for tests."""
-        made = Recipe(recipe.key, recipe.name, recipe.rank)
+        made = Recipe(recipe.key, recipe.name, recipe.rank if recipe.is_provided else Rank.GLOBAL)
         self._fill(made, source, (recipe,))
-        if not is_scoped(source):
-            made.rank = recipe.rank
+        if recipe.is_provided and (recipe.foreign is None or not is_scoped(source)):
+            made.rank = max(recipe.rank, made.rank) if is_scoped(source) else recipe.rank
+            _refuse_narrower(made)
         return made
 
     # ------------------------------------------------------------------ compiling
@@ -216,14 +170,16 @@ class Recipes:
             raise
         return recipe
 
-    def _fill(self, recipe: Recipe, source: Any, path: tuple[Recipe, ...]) -> None:
+    def _fill(self, recipe: Recipe, source: object, path: tuple[Recipe, ...]) -> None:
         path = (*path, recipe)
+        if is_provider(source):
+            source = self._in_container(source) or source
         if is_scoped(source):
-            recipe.rank, recipe.scoped = source.rank, source
+            recipe.rank, recipe.scoped = Rank(source.rank), source
             self._from_factory(recipe, source.factory, source.args, source.kwargs, path)
         elif is_provider(source):
             self._from_container(recipe, source, path)
-        elif _is_factory(source, recipe.key):
+        elif is_factory(source, recipe.key):
             self._from_factory(recipe, source, (), {}, path)
         elif isinstance(source, WRAPPERS):
             self._from_factory(recipe, lambda: source, (), {}, path)
@@ -232,36 +188,44 @@ class Recipes:
         _refuse_narrower(recipe)
 
     def _from_factory(
-        self, recipe: Recipe, factory: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], path: tuple[Recipe, ...]
+        self,
+        recipe: Recipe,
+        factory: Callable[..., object],
+        args: tuple[object, ...],
+        kwargs: Mapping[str, object],
+        path: tuple[Recipe, ...],
     ) -> None:
-        marked = {
-            one.name: self._of_token(one.token, one.modifier, path)
-            for one in _markers_of(factory)
-            if one.name not in kwargs
-        }
+        marked = dict[str, Recipe]()
+        for one in markers_of(factory):
+            if one.name in kwargs:
+                continue
+            need = self._of_token(one.token, one.modifier, path)
+            if need.is_provided or not one.optional:
+                marked[one.name] = need
+            else:  # only an override can supply it
+                self.optional.add(need.key)
+                recipe.maybe += ((one.name, need.key),)
         given = {name: self._argument(one, path) for name, one in kwargs.items()}
-        recipe.factory = factory
+        behind = [self._argument(factory, path)] if is_provider(factory) else []
+        refuse_unsupplied(recipe.name, factory, len(args), {*marked, *given})
+        recipe.factory = behind[0].foreign if behind else factory
         recipe.args = tuple(self._argument(one, path) for one in args)
         recipe.kwargs = tuple({**marked, **given}.items())
-        recipe.needs = (*recipe.args, *marked.values(), *given.values())
-        plain = inspect.unwrap(_function_of(factory))
-        recipe.begins_on_loop = (
-            inspect.iscoroutinefunction(plain)
-            or inspect.isasyncgenfunction(plain)
-            or (inspect.isclass(plain) and hasattr(plain, "__aexit__"))
-        )
+        recipe.needs = (*recipe.args, *marked.values(), *given.values(), *behind)
+        recipe.begins_on_loop = begins_on_loop(factory)
         recipe.is_async = recipe.begins_on_loop or any(
             need.is_async for need in recipe.needs if need.rank is not Rank.GLOBAL
         )
 
     def _argument(self, value: object, path: tuple[Recipe, ...]) -> Recipe:
         if is_provider(value):
+            value = self._in_container(value) or value
             return self._compile(value, value, describe_token(value), path)
         constant = Recipe(None, repr(type(value)))
         constant.value = value
         return constant
 
-    def _from_container(self, recipe: Recipe, provider: Any, path: tuple[Recipe, ...]) -> None:
+    def _from_container(self, recipe: Recipe, provider: AnyProvider, path: tuple[Recipe, ...]) -> None:
         recipe.foreign = provider
         recipe.needs = tuple(
             self._compile(one, one, describe_token(one), path) for one in dict.fromkeys(provider.related)
@@ -285,14 +249,20 @@ class Recipes:
         path = next(_unprovided(recipe, frozenset(bound), ()), None)
         if path is None:
             return
-        through = f" (through {_arrows(path[:-1])})" if len(path) > 1 else ""
-        raise ProviderError(
-            f"{wanted_by} needs {path[-1].name}{through}, which has no provider; pass it to the gate (provide={{...}} or "
-            "container=...), or declare it in `binds` of the hook that binds it"
+        *through, last = path
+        via = f" (through {_arrows(through)})" if through else ""
+        advice = self.nested_name(last.key) or (
+            "pass it to the gate (provide={...} or container=...), or declare it in `binds` of the hook that binds it"
         )
+        raise ProviderError(f"{wanted_by} needs {last.name}{via}, which has no provider; {advice}")
+
+    def nested_name(self, token: object) -> str:
+        """Return the line to write for a provider that was taken from the class of a nested container; else nothing."""
+        found = next(nested_names(self.container, token), None) if is_provider(token) and self.container else None
+        return "" if found is None else f"it belongs to a nested container, so write {found}"
 
 
-def is_unit(source: Any) -> bool:
+def is_unit(source: object) -> bool:
     """Return True for a provider of the scope ``"execution"``."""
     return is_scoped(source) and source.rank is Rank.EXECUTION
 
@@ -302,11 +272,12 @@ def depends_on(recipe: Recipe, other: Recipe) -> bool:
     return any(need is other or depends_on(need, other) for need in recipe.needs)
 
 
-def scoped_among(recipe: Recipe) -> tuple[Recipe, ...]:
-    """Return the nearest scoped recipes that a provider of dependency-injector needs."""
+def scoped_among(recipe: Recipe, overrides: Collection[object] = ()) -> tuple[Recipe, ...]:
+    """Return the nearest recipes that a provider of dependency-injector needs and the gate makes: scoped and overridden."""
     found: dict[Recipe, None] = {}
     for need in recipe.needs:
-        found.update(dict.fromkeys([need] if need.scoped is not None else scoped_among(need)))
+        is_made = need.scoped is not None or need.key in overrides
+        found.update(dict.fromkeys([need] if is_made else scoped_among(need, overrides)))
     return tuple(found)
 
 
@@ -329,22 +300,13 @@ def _unbound(name: str) -> object:
     raise ProviderError(f"{name} exists only during the execution of a tool")
 
 
-def _unprovided(recipe: Recipe, bound: frozenset[object], path: tuple[Recipe, ...]) -> Iterator[Any]:
+def _unprovided(recipe: Recipe, bound: frozenset[object], path: tuple[Recipe, ...]) -> Iterator[tuple[Recipe, ...]]:
     path = (*path, recipe)
-    is_missing = not recipe.is_provided or _is_undefined(recipe.foreign)
+    is_missing = not recipe.is_provided or is_undefined(recipe.foreign)
     if is_missing and (recipe.key not in bound or any(one.rank > Rank.REQUEST for one in path)):
         yield path
     for need in recipe.needs:
         yield from _unprovided(need, bound, path)
-
-
-def _is_undefined(provider: object) -> bool:
-    """Return True for a ``Dependency`` without a provider."""
-    if not is_provider(provider):
-        return False
-    from dependency_injector import providers
-
-    return isinstance(provider, providers.Dependency) and not provider.is_defined
 
 
 def _refuse_narrower(recipe: Recipe) -> None:
@@ -358,38 +320,3 @@ def _refuse_narrower(recipe: Recipe) -> None:
 
 def _arrows(path: Iterable[Recipe]) -> str:
     return " -> ".join(one.name for one in path)
-
-
-def _function_of(factory: object) -> Any:
-    while isinstance(factory, functools.partial):
-        factory = factory.func
-    return factory
-
-
-def _markers_of(factory: object) -> Iterable[Any]:
-    function = _function_of(factory)
-    if not (inspect.isroutine(function) or inspect.isclass(function)):
-        function = type(function).__call__
-    try:
-        return find_injected(cast("Callable[..., Any]", inspect.unwrap(function)))
-    except (TypeError, ValueError):  # a builtin has no signature, so no markers
-        return ()
-
-
-def _is_factory(source: object, token: object) -> bool:
-    """Return True for code, and for a callable object that cannot be the instance of a class *token* itself."""
-    if inspect.isfunction(source) or inspect.ismethod(source) or inspect.isclass(source):
-        return True
-    if isinstance(source, functools.partial | _CACHED):
-        return True
-    is_instance = not inspect.isclass(token) or getattr(token, "_is_protocol", False) or isinstance(source, token)
-    return callable(source) and not is_instance and type(source).__module__ != "unittest.mock"  # a mock is the instance
-
-
-def _names_of(container: Any, prefix: str = "") -> Iterable[tuple[object, str]]:
-    from dependency_injector import providers
-
-    for name, provider in container.providers.items():
-        yield provider, prefix + name
-        if isinstance(provider, providers.Container):
-            yield from _names_of(provider.container, f"{prefix}{name}.")

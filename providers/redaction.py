@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 from callgate.errors import CallgateError
-from callgate.providers.detectors import MASK, PATTERNS
+from callgate.providers.detectors import MARKERS, MASK, PATTERNS
 from callgate.providers.scrubbing import CURRENT_SCRUBBER
 
 MAX_LOG_TEXT = 2048
@@ -38,16 +38,20 @@ _NAMES = (
 _QUOTED_OR_WORD = r"""(?:"[^"]*(?:"|$)|'[^']*(?:'|$)|[^\s,;&]+)"""
 
 
-def _shared(name: str) -> tuple[re.Pattern[str], str]:
+_Pattern: TypeAlias = tuple[Sequence[str], re.Pattern[str], str]
+
+
+def _shared(name: str) -> _Pattern:
     pattern, template = PATTERNS[name]
-    return pattern, template.format(MASK)
+    return MARKERS.get(name, _ANY), pattern, template.format(MASK)
 
 
-_TEXTS: tuple[tuple[re.Pattern[str], str], ...] = (
+_ANY = ("",)
+_TEXTS: tuple[_Pattern, ...] = (
     _shared("private_key"),
-    (re.compile(r"(?i)\b((?:proxy-)?authorization|(?:set-)?cookie)(['\"]?\s*[:=]).*"), rf"\1\2 {MASK}"),
-    (re.compile(rf"(?i)({_NAMES})(\w*['\"]?\s*(?:[:=]|\bis\b)\s*){_QUOTED_OR_WORD}"), rf"\1\2{MASK}"),
-    (re.compile(r"""(?<=://)[^\s"'<>@]*@(?:[^\s"'<>@]*@)*"""), f"{MASK}@"),
+    (_ANY, re.compile(r"(?i)\b((?:proxy-)?authorization|(?:set-)?cookie)(['\"]?\s*[:=]).*"), rf"\1\2 {MASK}"),
+    (_ANY, re.compile(rf"(?i)({_NAMES})(\w*['\"]?\s*(?:[:=]|\bis\b)\s*){_QUOTED_OR_WORD}"), rf"\1\2{MASK}"),
+    (("://",), re.compile(r"""(?<=://)[^\s"'<>@]*@(?:[^\s"'<>@]*@)*"""), f"{MASK}@"),
     _shared("bearer"),
     _shared("jwt"),
     _shared("api_key"),
@@ -55,6 +59,24 @@ _TEXTS: tuple[tuple[re.Pattern[str], str], ...] = (
 _CODE = (_shared("private_key"), _shared("bearer"), _shared("jwt"), _shared("api_key"))
 _LONG = re.compile(r"[A-Za-z0-9+/_-]{32,}={0,2}")
 _UUID = re.compile(r"(?i)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+_OWN_ID = re.compile(r"(?:call_|job_)?[0-9a-f]{16,32}")
+"""Ids that Callgate makes: no pattern finds anything in one."""
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]{8,20}Z")
+_SHORT, _MANY = 64, 1_024
+_CLEAN: dict[str, None] = {}
+"""Short texts in which nothing was found, such as names of events, tools and users: each event has the same ones."""
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+def remember(known: dict[K, V], key: K, value: V) -> V:
+    """Keep a value, and forget all others when they are many."""
+    if len(known) >= _MANY:
+        known.clear()
+    known[key] = value
+    return value
 
 
 class Rendered(str):
@@ -76,50 +98,56 @@ class Redactor:
         if errors not in ("type", "text"):
             raise ValueError(f"errors is {errors!r}; choose 'type' or 'text'")
         self._secret = re.compile("|".join(map(re.escape, [*SECRET_KEYS, *(k for k in map(plain_key, keys) if k)])))
-        self._ids = ids
+        self._ids, self._known = ids, dict[str, bool]()
         self._shows_text = errors == "text"
 
     def __call__(self, value: object) -> Any:
         """Return a redacted copy in plain data: dicts with text keys, lists, texts, numbers, booleans, None."""
         return self._shown(value, MAX_LOG_DEPTH)
 
-    def event(self, _logger: Any, _method: str, event: Mapping[str, Any]) -> dict[str, Any]:
+    def event(self, _logger: object, _method: str, event: Mapping[str, object]) -> dict[str, object]:
         """Redact a whole event; a processor of structlog."""
-        return {
-            str(name): redact_text(value, long=False)
-            if name in self._ids and isinstance(value, str)
-            else self._entry(name, value, MAX_LOG_DEPTH)
-            for name, value in event.items()
-        }
+        shown: dict[str, object] = {}
+        for name, value in event.items():
+            if not isinstance(value, str):
+                shown[str(name)] = self._entry(name, value, MAX_LOG_DEPTH)
+            elif name in self._ids:
+                shown[str(name)] = redact_text(value, long=False)
+            elif self.is_secret(name):
+                shown[str(name)] = MASK
+            else:
+                shown[str(name)] = str.__str__(value) if value.__class__ is Rendered else redact_text(value)
+        return shown
 
     def is_secret(self, key: str) -> bool:
         """Return True when the value of this key is masked."""
-        return self._secret.search(plain_key(key)) is not None
+        known = self._known.get(key)
+        if known is None:
+            known = self._secret.search(plain_key(key)) is not None
+            if len(key) <= _SHORT:
+                remember(self._known, key, known)
+        return known
 
-    def _entry(self, key: object, value: object, depth: int) -> Any:
+    def _entry(self, key: object, value: object, depth: int) -> object:
         if value is None or isinstance(value, bool) or not self.is_secret(str(key) if isinstance(key, str) else ""):
             return self._shown(value, depth)
         return MASK
 
-    def _shown(self, value: object, depth: int) -> Any:
-        if value is None or isinstance(value, bool | int | float):
-            return value
+    def _shown(self, value: object, depth: int) -> object:
         if isinstance(value, str):
             return str.__str__(value) if value.__class__ is Rendered else redact_text(value)
+        if value is None or isinstance(value, bool | int | float):
+            return value
         if isinstance(value, BaseException):
             return self._error(value)
-        show = self._container(value)
-        if show is None:
-            return f"<{type(value).__name__}>"
-        return show(value, depth - 1) if depth else MASK
-
-    def _container(self, value: object) -> Callable[[Any, int], object] | None:
         if isinstance(value, Mapping):
-            return self._mapping
-        return self._list if isinstance(value, list | tuple | set | frozenset) else None
+            return self._mapping(value, depth - 1) if depth else MASK
+        if isinstance(value, list | tuple | set | frozenset):
+            return self._list(value, depth - 1) if depth else MASK
+        return f"<{type(value).__name__}>"
 
-    def _mapping(self, value: Mapping[Any, object], depth: int) -> dict[str, Any]:
-        shown: dict[str, Any] = {}
+    def _mapping(self, value: Mapping[object, object], depth: int) -> dict[str, object]:
+        shown: dict[str, object] = {}
         for key, item in value.items():
             if len(shown) == MAX_LOG_ITEMS:
                 shown["…"] = f"{len(value) - MAX_LOG_ITEMS} more"
@@ -127,7 +155,7 @@ class Redactor:
             shown[self._key(key)] = self._entry(key, item, depth)
         return shown
 
-    def _list(self, value: Iterable[object], depth: int) -> list[Any]:
+    def _list(self, value: Iterable[object], depth: int) -> list[object]:
         items = list(value)
         shown = [self._shown(item, depth) for item in items[:MAX_LOG_ITEMS]]
         return shown if len(items) <= MAX_LOG_ITEMS else [*shown, f"… {len(items) - MAX_LOG_ITEMS} more"]
@@ -157,20 +185,38 @@ def redact_text(text: str, *, long: bool = True) -> str:
     scrubber = CURRENT_SCRUBBER.get()
     if scrubber is not None:  # secrets of the call that is being logged
         text = scrubber.text(str.__str__(text))
+    if text.__class__ is str and text in _CLEAN:
+        return text
     shown = str.__str__(text)[:_LOOKED_AT]
-    for pattern, mask in _TEXTS:
-        shown = pattern.sub(mask, shown)
+    if shown in _CLEAN or (_TIME if long else _OWN_ID).fullmatch(shown):
+        return shown
+    whole = shown
+    shown = _without(_TEXTS, shown)
     if long:
         shown = _LONG.sub(_unless_harmless, shown)
+    if shown == whole and len(whole) < (_SHORT if long else 32):  # from 32 characters it may be a long run
+        remember(_CLEAN, whole, None)
     return shown if len(shown) <= MAX_LOG_TEXT and len(text) <= _LOOKED_AT else f"{shown[:MAX_LOG_TEXT]}…"
 
 
-def redact_code(text: str) -> str:
-    """Return lines of source code with the known secrets and the keys of well-known formats masked."""
+def redact_known(text: str) -> str:
+    """Return *text* with the secrets of the call that is being logged masked."""
     scrubber = CURRENT_SCRUBBER.get()
-    text = text if scrubber is None else scrubber.text(text)
-    for pattern, mask in _CODE:
-        text = pattern.sub(mask, text)
+    return text if scrubber is None else scrubber.text(text)
+
+
+def redact_code(text: str) -> str:
+    """Return lines of source code with the keys of well-known formats masked."""
+    return _without(_CODE, text)
+
+
+def _without(patterns: Iterable[_Pattern], text: str) -> str:
+    for markers, pattern, mask in patterns:
+        for marker in markers:
+            if marker in text:
+                if pattern.search(text):  # most texts have nothing, and to prepare the mask costs more than to look
+                    text = pattern.sub(mask, text)
+                break
     return text
 
 

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
 from callgate.errors import ProviderError
 from callgate.providers.exits import Exit
+from callgate.providers.guesses import Explained, explain_camel_case
+from callgate.providers.overriding import OverrideBlock, Overriding
 from callgate.providers.ranks import Rank, ScopeName
-from callgate.providers.recipes import MISSING, Recipe, describe_token
+from callgate.providers.recipe import MISSING, Recipe
+from callgate.providers.recipes import describe_token
 from callgate.providers.scope import ProviderScope, World, missing_provider
 from callgate.providers.sessions import Membership, SessionTable
 
 __all__ = ["MISSING", "ProviderRegistry", "ScopeName", "as_pairs", "describe_token", "missing_provider"]
 
 
-class ProviderRegistry:
+@explain_camel_case
+class ProviderRegistry(metaclass=Explained):
     """The global, session and request scopes. A look-up reads the request scope first, the global scope last.
 
     Args:
@@ -26,6 +31,7 @@ class ProviderRegistry:
         now: a monotonic clock in seconds.
         session_ttl: seconds without use after which a session ends; None means never.
         max_sessions: the maximum number of sessions, beyond which the least recently used one ends; None means no limit.
+        sessions_per_user: the same for the sessions of one user.
     """
 
     def __init__(
@@ -35,20 +41,36 @@ class ProviderRegistry:
         now: Callable[[], float] = time.monotonic,
         session_ttl: float | None = None,
         max_sessions: int | None = None,
+        sessions_per_user: int | None = None,
     ) -> None:
         self.container = container
         self.world = World(container)
         self.recipes = self.world.recipes
-        self.sessions = SessionTable(self.world, now, ttl=session_ttl, maximum=max_sessions)
-        self._tokens: dict[Any, None] = {}  # in the order given
+        self.sessions = SessionTable(
+            self.world, now, ttl=session_ttl, maximum=max_sessions, per_owner=sessions_per_user
+        )
+        self._tokens: dict[object, None] = {}  # in the order given
+        self.overriding = Overriding(self.world, self.sessions, self.global_recipes)
         self.ended = ProviderScope(self.world, Rank.REQUEST)
         self.ended.end()
 
     # ------------------------------------------------------------------ registration
 
     def register_singletons(self, providers: Mapping[Any, object]) -> None:
-        """Register global instances by token. Raises ``ProviderError`` for a token that is registered already."""
+        """Register global instances by token. ``provide`` registers what makes them.
+
+        Raises:
+            ProviderError: it is no mapping, a token is registered already, or a class or function stands in place of its
+                instance.
+        """
+        _check_mapping("register_singletons", providers)
         for token, instance in providers.items():
+            if inspect.isclass(token) and (inspect.isclass(instance) or inspect.isfunction(instance)):
+                name = describe_token(token)
+                raise ProviderError(
+                    f"register_singletons takes instances, and that of {name} is a {type(instance).__name__}; write "
+                    f"register_singletons({{{name}: {name}(...)}}), or provide({{{name}: factory}}) for what makes it"
+                )
             self._take_token(token)
             self.recipes.given(token, instance)
 
@@ -56,14 +78,20 @@ class ProviderRegistry:
         """Register instances, factories and ``Scoped`` factories by token. No factory is called yet.
 
         Raises:
-            ProviderError: a token is registered already.
+            ProviderError: it is no mapping, or a token is registered already.
         """
+        _check_mapping("provide", sources)
         for token, source in sources.items():
             self._take_token(token)
             self.recipes.add(token, source)
 
     def register_session_providers(self, session_id: str, providers: Mapping[Any, object]) -> None:
-        """Register instances for one session."""
+        """Register instances for one session.
+
+        Raises:
+            ProviderError: it is no mapping.
+        """
+        _check_mapping("register_session_providers", providers)
         self.session_map(session_id).update(self.keyed(providers.items()))
 
     def _take_token(self, token: object) -> None:
@@ -80,7 +108,7 @@ class ProviderRegistry:
         """The tokens of instances and factories that were registered, in order."""
         return tuple(self._tokens)
 
-    def get_all_singletons(self) -> Mapping[Any, object]:
+    def get_all_singletons(self) -> Mapping[object, object]:
         """Return the global instances that exist now, by token; read-only."""
         peek = self.world.scope.peek
         found = {
@@ -95,7 +123,7 @@ class ProviderRegistry:
             return self.world.scope.peek(recipe)
         return self.world.scope.take(recipe)
 
-    def session_map(self, session_id: str | None) -> dict[Any, Any]:
+    def session_map(self, session_id: str | None) -> dict[object, object]:
         """Return the mutable bindings of a session; without an id, a new dict."""
         return self.sessions.open(session_id).scope.bindings if session_id else {}
 
@@ -103,7 +131,7 @@ class ProviderRegistry:
         """End a session. Return the instances to close (``await exit.leave()``); empty while calls still use it."""
         return self.sessions.end(session_id)
 
-    def request(self, session_id: str | None = None, owner: Any = None) -> ProviderScope:
+    def request(self, session_id: str | None = None, owner: object = None) -> ProviderScope:
         """Return a scope for one request. The caller ends it with ``leave`` or ``async with``.
 
         Outside a tool call: ``async with registry.request() as scope``, and in it ``await
@@ -115,32 +143,23 @@ class ProviderRegistry:
 
     def keyed(self, bindings: Iterable[tuple[object, object]]) -> Iterable[tuple[object, object]]:
         """Return bindings by the keys of their recipes, which are equal for all names of a container's provider."""
-        if self.container is None:
+        if not self.recipes.renames:
             return bindings
         return [(self.recipes.of(token).key, instance) for token, instance in bindings]
 
     # ------------------------------------------------------------------ tests
 
-    @contextlib.contextmanager
-    def override(self, providers: Mapping[Any, object]) -> Generator[None]:
-        """Replace the providers of these tokens with other instances or factories, for tests.
+    def override(self, providers: Mapping[Any, object]) -> OverrideBlock:
+        """Replace the providers of these tokens with other instances or factories, for tests: ``with`` or ``async with``.
+
+        What was built from them, also in a container, is built anew for the block, and closed at its end. Blocks may
+        overlap and end in any order.
 
         Raises:
-            ProviderError: no provider is registered for a token.
+            ProviderError: at the start of the block: no provider is registered for a token, or an override would not
+                reach what was built from it, such as a ``Resource`` of the container.
         """
-        before, replaced = self.world.overrides, {}
-        for token, source in providers.items():
-            recipe = self.recipes.of(token)
-            if not recipe.is_provided:
-                raise ProviderError(
-                    f"there is no provider for {describe_token(token)} to override; register it on the gate first"
-                )
-            replaced[recipe.key] = self.recipes.substitute(recipe, source)
-        self.world.replace({**before, **replaced})
-        try:
-            yield
-        finally:
-            self.world.replace(before)
+        return OverrideBlock(self.overriding, providers)
 
     def __contains__(self, token: object) -> bool:
         return self.recipes.of(token).is_provided
@@ -158,7 +177,13 @@ class ProviderRegistry:
         return [one for one in found if one.rank is Rank.GLOBAL and one.factory]
 
 
-def as_pairs(bindings: Any) -> Iterable[tuple[object, object]]:
+def _check_mapping(method: str, given: object) -> None:
+    if not isinstance(given, Mapping):
+        kind = type(given).__name__
+        raise ProviderError(f"{method} takes a mapping by token, not {kind}; write {method}({{token: instance}})")
+
+
+def as_pairs(bindings: object) -> Iterable[tuple[object, object]]:
     """Return the pairs of a result of ``will_bind_providers``, which is a mapping or an iterable of pairs.
 
     Raises:
@@ -166,9 +191,7 @@ def as_pairs(bindings: Any) -> Iterable[tuple[object, object]]:
     """
     if isinstance(bindings, Mapping):
         return list(bindings.items())
-    try:
-        return [(token, instance) for token, instance in bindings]
-    except (TypeError, ValueError):
-        raise TypeError(
-            f"will_bind_providers returned {type(bindings).__name__}; return a mapping or an iterable of pairs"
-        ) from None
+    with contextlib.suppress(TypeError, ValueError):
+        if isinstance(bindings, Iterable):
+            return [(token, instance) for token, instance in bindings]
+    raise TypeError(f"will_bind_providers returned {type(bindings).__name__}; return a mapping or an iterable of pairs")

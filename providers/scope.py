@@ -11,9 +11,19 @@ from concurrent.futures import Future as ThreadFuture
 from typing import Any, Literal, Self, overload
 
 from callgate.errors import ProviderError, ProviderMissing
-from callgate.providers.exits import Begun, Exit, PlainThreads, begin_instance, begin_instance_async, leave_all
+from callgate.providers.exits import (
+    TAKING,
+    Begun,
+    Exit,
+    PlainThreads,
+    begin_instance,
+    begin_instance_async,
+    current_task,
+    leave_all,
+)
 from callgate.providers.ranks import ASKING, Rank
-from callgate.providers.recipes import MISSING, Recipe, Recipes, describe_token, scoped_among
+from callgate.providers.recipe import MISSING, Recipe
+from callgate.providers.recipes import Recipes, describe_token, scoped_among
 
 _LOCK = threading.Lock()
 """Held for rare steps that are not atomic: waiting for another task's instance, and making the session of a request."""
@@ -22,13 +32,13 @@ _LOCK = threading.Lock()
 class World:
     """The state that all scopes of a registry share: the recipes, the global scope, and the overrides of tests."""
 
-    def __init__(self, container: Any = None) -> None:
+    def __init__(self, container: object = None) -> None:
         self.recipes = Recipes(container)
-        self.overrides: dict[Any, Recipe] = {}
+        self.overrides: dict[object, Recipe] = {}
         self.scope = ProviderScope(self, Rank.GLOBAL)
         self.plain: object = object()  # replaced when global instances or overrides change: caches compare it
 
-    def replace(self, overrides: Mapping[Any, Recipe]) -> None:
+    def replace(self, overrides: Mapping[object, Recipe]) -> None:
         """Set the overrides."""
         self.overrides, self.plain = dict(overrides), object()
 
@@ -63,12 +73,12 @@ class ProviderScope:
         self.rank = rank
         self.instances: dict[Recipe, Any] = {}
         self.exits: list[Exit] = []
-        self.bindings: dict[Any, Any] = {}
+        self.bindings: dict[object, object] = {}
         self.closed = False
         self.holds = 1
         self._session = session
-        self._making: dict[Recipe, Any] = {}
-        self._waiting: dict[Recipe, list[Any]] | None = None
+        self._making: dict[Recipe, object] = {}
+        self._waiting: dict[Recipe, list[ThreadFuture[None] | asyncio.Future[None]]] | None = None
 
     # ------------------------------------------------------------------ look-up
 
@@ -95,7 +105,7 @@ class ProviderScope:
                     self._session = OwnSession(self.world)
         return self._session and self._session(make)
 
-    def bound(self, key: Any) -> Any:
+    def bound(self, key: object) -> object:
         """Return the instance that is bound for a key, in this request or its session, or ``MISSING``."""
         found = self.bindings.get(key, MISSING) if self.bindings else MISSING
         if found is MISSING and self._session is not None:
@@ -117,7 +127,7 @@ class ProviderScope:
             )
         return self
 
-    def peek(self, recipe: Recipe) -> Any:
+    def peek(self, recipe: Recipe) -> object:
         """Return the instance for a recipe if it exists, else ``MISSING``."""
         if (self.bindings or self._session is not None) and (found := self.bound(recipe.key)) is not MISSING:
             return found
@@ -145,12 +155,12 @@ class ProviderScope:
             return await self._call_foreign(recipe)
         if recipe.rank is not self.rank and (home := self.home(recipe.rank)) is not self:
             return await home.provide(recipe)
-        mine = (_current_task(),)  # setdefault is atomic for threads, too: one caller makes the instance
+        mine = (current_task(),)  # setdefault is atomic for threads, too: one caller makes the instance
         while self._making.setdefault(recipe, mine) is not mine or recipe in self.instances or self.closed:
             if (found := await self._made_elsewhere(recipe, mine)) is not MISSING:
                 return found
         try:
-            instance = self.instances[recipe] = await self._make(recipe)
+            instance = self.instances[recipe] = await self._make(recipe, mine[0])
         finally:
             del self._making[recipe]
             if self._waiting is not None:
@@ -167,11 +177,11 @@ class ProviderScope:
         if found is not MISSING:
             return found
         recipe = self._overriding(recipe)
-        if recipe.foreign is not None and not scoped_among(recipe):
+        if recipe.foreign is not None and not scoped_among(recipe, self.world.overrides):
             return recipe.foreign()
         making = self.provide(recipe)
         try:
-            if recipe.is_async and recipe.foreign is None:
+            if recipe.foreign is None and (recipe.is_async or (self.world.overrides and self._waits_for(recipe))):
                 raise ProviderError(f"{recipe.name} is made asynchronously; use `await ctx.resolve(...)`")
             making.send(None)
         except StopIteration as made:
@@ -179,6 +189,13 @@ class ProviderScope:
         finally:
             making.close()
         raise ProviderError(f"{recipe.name} is made asynchronously; use `await ctx.resolve(...)`")
+
+    def _waits_for(self, recipe: Recipe) -> bool:
+        """Return True if a missing instance needs asynchronous code, which must not begin where nothing can await it."""
+        if self.peek(recipe) is not MISSING:
+            return False
+        recipe = self._overriding(recipe)
+        return recipe.begins_on_loop or any(map(self._waits_for, recipe.needs))
 
     def _overriding(self, recipe: Recipe) -> Recipe:
         """Return the recipe that replaces this one in a test, or the same recipe."""
@@ -189,32 +206,37 @@ class ProviderScope:
             recipe = world.recipes.for_provider(other)
         return recipe
 
-    async def _make(self, recipe: Recipe) -> Any:
+    async def _make(self, recipe: Recipe, task: object) -> object:
         peek, provide = self.peek, self.provide
         arguments = [await provide(need) for need in recipe.args] if recipe.args else ()
-        named: dict[str, Any] = {}
+        named: dict[str, object] = {}
         for name, need in recipe.kwargs:
             found = peek(need)
             named[name] = await provide(need) if found is MISSING else found
-        factory: Any = recipe.factory
-        make = functools.partial(factory, *arguments, **named)
+        make = functools.partial(recipe.factory or missing_provider, *arguments, **named)
         given = (*arguments, *named.values())
-        instance, left = await self._begin(recipe, make, given)
-        if left is None and inspect.isawaitable(instance):
-            made = await instance
-            instance, left = await self._begin(recipe, lambda: made, given)
-        if left is None:
-            if self.closed:
-                raise self._ended_meanwhile(recipe)
-            return instance
-        self.exits.append(left)
-        if self.closed and left in self.exits:  # the scope ended meanwhile and will not close it
+        is_first = task not in TAKING
+        TAKING.add(task)  # as ``Taking``, which costs more
+        try:
+            instance, left = await self._begin(recipe, make, given)
+            if left is None and inspect.isawaitable(instance):
+                made = await instance
+                instance, left = await self._begin(recipe, lambda: made, given)
+            if left is None:
+                if self.closed or recipe.is_over:
+                    raise self._ended_meanwhile(recipe)
+                return instance
+            self.exits.append(left)
+        finally:
+            if is_first:
+                TAKING.discard(task)
+        if (self.closed or recipe.is_over) and left in self.exits:  # the scope ended meanwhile and will not close it
             self.exits.remove(left)
             await left.leave()
             raise self._ended_meanwhile(recipe)
         return instance
 
-    async def _begin(self, recipe: Recipe, make: Callable[[], Any], given: Collection[Any]) -> Begun:
+    async def _begin(self, recipe: Recipe, make: Callable[[], object], given: Collection[object]) -> Begun:
         """Call a factory and begin its instance: plain code on the thread of the execution, if it has one."""
         if self.threads is None or recipe.begins_on_loop:
             begun = begin_instance(recipe, make, given, self.threads)
@@ -225,13 +247,14 @@ class ProviderScope:
         return begun if begun[1] is not None else await begin_instance_async(recipe, begun[0], given)
 
     def _ended_meanwhile(self, recipe: Recipe) -> ProviderError:
-        return ProviderError(f"the {self.rank} ended while {recipe.name} was created")
+        ended = "block of gate.override" if recipe.is_over else self.rank
+        return ProviderError(f"the {ended} ended while {recipe.name} was created")
 
-    async def _call_foreign(self, recipe: Recipe) -> Any:
-        """Call a provider of dependency-injector. The scoped instances that it needs are made first."""
+    async def _call_foreign(self, recipe: Recipe) -> object:
+        """Call a provider of dependency-injector. The scoped and overridden instances that it needs are made first."""
         if recipe.foreign is None:
             raise missing_provider(recipe.key)
-        needs = scoped_among(recipe)
+        needs = scoped_among(recipe, self.world.overrides)
         if not needs:
             found = recipe.foreign()
         else:
@@ -244,11 +267,11 @@ class ProviderScope:
                 ASKING.reset(token)
         return await found if inspect.isawaitable(found) else found
 
-    def made_for(self, scoped: Any) -> object:
+    def made_for(self, scoped: object) -> object:
         """Return the instance of a scoped provider that another provider of the container needs."""
         return self.take(self.world.recipes.for_provider(scoped))
 
-    async def _made_elsewhere(self, recipe: Recipe, mine: tuple[Any]) -> object:
+    async def _made_elsewhere(self, recipe: Recipe, mine: tuple[object]) -> object:
         """Return an instance that exists now or that another task makes; ``MISSING`` when this task has to make it."""
         maker = self._making.get(recipe)
         if maker is mine:
@@ -266,7 +289,7 @@ class ProviderScope:
 
     async def _wait(self, recipe: Recipe) -> None:
         try:
-            waiting: Any = asyncio.get_running_loop().create_future()
+            waiting: ThreadFuture[None] | asyncio.Future[None] = asyncio.get_running_loop().create_future()
         except RuntimeError:  # a plain function in its thread
             waiting = ThreadFuture()
         with _LOCK:
@@ -310,6 +333,14 @@ class ProviderScope:
             self.world.plain = object()
         return exits
 
+    def take_out(self, recipes: Collection[Recipe]) -> list[Exit]:
+        """Forget the instances of these recipes. Return those to close, last made first."""
+        for recipe in recipes:
+            self.instances.pop(recipe, None)
+        left = [one for one in self.exits if one.recipe in recipes]
+        self.exits = [one for one in self.exits if one.recipe not in recipes]
+        return left[::-1]
+
     def reopen(self) -> None:
         """Reopen an ended scope."""
         self.closed = False
@@ -337,19 +368,12 @@ def _discard(begun: Begun) -> None:
         begun[1].discard()
 
 
-def _current_task() -> object:
-    try:
-        return asyncio.current_task()
-    except RuntimeError:  # a plain function in its thread
-        return threading.current_thread()
-
-
 def _wake_task(waiting: asyncio.Future[None]) -> None:
     if not waiting.done():
         waiting.set_result(None)
 
 
-def missing_provider(token: Any) -> ProviderMissing:
+def missing_provider(token: object) -> ProviderMissing:
     """Return the error for a token without a provider."""
     return ProviderMissing(
         f"no provider for {describe_token(token)} in request, session or global scope; "

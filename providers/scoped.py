@@ -67,19 +67,25 @@ class Scoped(providers.Provider[T]):
     ) -> None: ...
     @overload
     def __init__(self, scope: ScopeName, factory: Callable[..., T], /, *args: object, **kwargs: object) -> None: ...
-    def __init__(self, scope: ScopeName, factory: Callable[..., object], /, *args: object, **kwargs: object) -> None:
+    def __init__(
+        self, scope: ScopeName, factory: Callable[..., object] | None = None, /, *args: object, **kwargs: object
+    ) -> None:
         try:
             self.rank = Rank[scope.upper()]
         except (KeyError, AttributeError):
-            raise ProviderError(f"no scope {scope!r}; scopes: execution, request, session, global") from None
+            name = getattr(scope, "__name__", "factory")  # a factory in place of the scope
+            raise ProviderError(
+                f"no scope {scope!r}; scopes: execution, request, session, global; write Scoped('request', {name})"
+            ) from None
         if not callable(factory):
-            raise ProviderError(f"Scoped({scope!r}, ...) needs a factory, not {type(factory).__name__}")
-        self.factory: Any = factory
+            kind = "nothing" if factory is None else type(factory).__name__
+            raise ProviderError(f"Scoped({scope!r}, ...) needs a factory, not {kind}; write Scoped({scope!r}, factory)")
+        self.factory: Callable[..., object] = factory
         self.args = args
         self.kwargs = kwargs
         super().__init__()
 
-    def __deepcopy__(self, memo: dict[Any, Any] | None) -> Scoped[T]:
+    def __deepcopy__(self, memo: dict[object, Any] | None) -> Scoped[T]:
         memo = {} if memo is None else memo
         copied = memo.get(id(self))
         if copied is None:
@@ -96,7 +102,7 @@ class Scoped(providers.Provider[T]):
         yield from (one for one in (*self.args, *self.kwargs.values()) if isinstance(one, providers.Provider))
         yield from super().related
 
-    def _provide(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> object:
+    def _provide(self, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         """Return the instance for another provider of the container, while a tool call resolves it."""
         asking = ASKING.get()
         if asking is None:

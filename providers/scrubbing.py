@@ -6,39 +6,24 @@ Secrets are removed from all values. Values that a redaction hook masked in the 
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextvars import ContextVar
-from typing import Any, Protocol
-from urllib.parse import quote, quote_plus
+from typing import Protocol
 
 import orjson
 
 from callgate.providers.detectors import MASK, Detector, detect
-
-SHORTEST_SECRET = 4
-"""Minimum length of a value to search for; shorter values match unrelated text."""
-
-
-def spellings(secret: str) -> tuple[str, ...]:
-    """Return a secret in plain form and as encoded in URLs, base64 and JSON; longest first."""
-    data = secret.encode("utf-8", "surrogatepass")
-    found = {
-        secret,
-        quote(data, safe=""),
-        quote_plus(data),
-        base64.b64encode(data).decode().rstrip("="),
-        base64.urlsafe_b64encode(data).decode().rstrip("="),
-        _within_json(secret),
-    }
-    return tuple(sorted(found, key=len, reverse=True))
-
-
-def _within_json(text: str) -> str:
-    return orjson.dumps(text.encode("utf-8", "replace").decode()).decode()[1:-1]
-
+from callgate.providers.spellings import (
+    SHORTEST_SECRET,
+    Needles,
+    as_bytes,
+    holds,
+    needles_of,
+    spellings,
+    spellings_of_token,
+)
 
 _MEMBERS = ("strerror", "filename", "filename2", "msg", "name", "path", "text", "reason", "value", "code")
 
@@ -59,7 +44,7 @@ class Scrubber:
 
     def __init__(self) -> None:
         self._secrets: tuple[str, ...] = ()
-        self._needles: tuple[bytes, ...] = ()
+        self._needles: Needles = ()
         self._masked: tuple[str, ...] = ()
         self._detectors: tuple[Detector, ...] = ()
         self._new: list[Iterable[str]] = []  # processed when there is a text to scrub
@@ -72,10 +57,22 @@ class Scrubber:
             known = ctx.run.scrubber = cls()
         return known
 
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The values that are removed from everything, longest first."""
+        return self._secrets
+
+    def add_token(self, token: str) -> None:
+        """Remove a user's token from everything."""
+        if self._secrets:
+            self.add_secrets(spellings(token))
+        else:
+            self._secrets, self._needles = spellings_of_token(token)
+
     def add_secrets(self, known: Iterable[str]) -> None:
         """Remove these values, as ``spellings`` returns them, from everything."""
         self._secrets = tuple(sorted({*self._secrets, *known}, key=len, reverse=True))
-        self._needles = tuple({_within_json(one).encode() for one in self._secrets})
+        self._needles = needles_of(self._secrets)
 
     def add_masked(self, values: Iterable[str], detectors: Collection[Detector] = ()) -> None:
         """Remove these values, and the findings of the detectors, from texts."""
@@ -98,7 +95,7 @@ class Scrubber:
                 text = text.replace(one, MASK)
         return detect(text, self._detectors, MASK)
 
-    def value(self, value: Any) -> object:
+    def value(self, value: object) -> object:
         """Return a JSON value without the secrets, or the same object if it has none."""
         if not self._secrets:
             return value
@@ -106,18 +103,39 @@ class Scrubber:
             shown = orjson.dumps(value)
         except TypeError:
             return self._scrubbed(value)
-        return self._scrubbed(value) if any(needle in shown for needle in self._needles) else value
+        from callgate.providers.content_json import may_hold  # few calls have secrets
+
+        if may_hold(shown):  # the data of content blocks is searched as bytes: its base64 may spell anything
+            clean = self._scrubbed(value)
+            return value if clean == value else clean
+        return self._scrubbed(value) if holds(shown, self._needles) else value
 
     def _scrubbed(self, value: object) -> object:
         if isinstance(value, str):
             return self._text_without_secrets(value)
         if isinstance(value, Mapping):
-            return {self._scrubbed(key): self._scrubbed(item) for key, item in value.items()}
+            from callgate.providers.content_json import data_member
+
+            member = data_member(value)
+            return {
+                self._scrubbed(key): self._scrubbed(item) if key != member else self._data_without_secrets(item)
+                for key, item in value.items()
+            }
         if isinstance(value, list | tuple):
             return [self._scrubbed(item) for item in value]
         if isinstance(value, int | float) and not isinstance(value, bool):
             return MASK if self._text_without_secrets(repr(value)) != repr(value) else value
         return value
+
+    def _data_without_secrets(self, data: str) -> str:
+        """Remove secrets from the bytes that base64 stands for."""
+        from callgate.providers.content_json import decoded, encoded
+
+        found = clean = decoded(data)
+        for one in self._secrets:
+            for spelled in as_bytes(one):
+                clean = clean.replace(spelled, MASK.encode())
+        return data if clean == found else encoded(clean)
 
     def _text_without_secrets(self, text: str) -> str:
         for one in self._secrets:
@@ -131,7 +149,10 @@ class Scrubber:
         An error that cannot be changed is replaced by a ``RuntimeError`` with its type name.
         """
         seen: set[int] = set()
-        return self._clean(error, seen) or _stand_in(error)
+        try:
+            return self._clean(error, seen) or _stand_in(error)
+        except RecursionError:  # thousands of causes, or a value as deep
+            return _stand_in(error)
 
     def _clean(self, error: BaseException, seen: set[int]) -> BaseException | None:
         """Return the scrubbed error, or None when it cannot be changed."""
@@ -157,10 +178,16 @@ class Scrubber:
             if not name.startswith("__"):
                 own[name] = self._member(member)
         if notes := own.get("__notes__"):
-            own["__notes__"] = [self._member(note) for note in notes]
-        for name in _MEMBERS:  # attributes of built-in exceptions, which are not in __dict__
-            text = getattr(error, name, None)
-            if isinstance(text, str) and (clean := self.text(text)) != text:
+            own["__notes__"] = [self._member(note) for note in (notes if isinstance(notes, list | tuple) else [notes])]
+        if isinstance(error, UnicodeDecodeError):  # the whole text stays there, also where its message has one byte
+            if any(self.text(shown) != shown for shown in _as_texts(error.object)):
+                error.object = b"*" * len(error.object)
+                error.args = tuple(MASK if isinstance(one, bytes) else one for one in error.args)
+        elif isinstance(error, UnicodeEncodeError | UnicodeTranslateError) and self.text(error.object) != error.object:
+            error.object = "*" * len(error.object)
+        for name in (*_MEMBERS, *_slots_of(error)):  # attributes that are not in __dict__, as of built-in exceptions
+            member = getattr(error, name, None)
+            if isinstance(member, str | bytes) and (clean := self._member(member)) != member:
                 with contextlib.suppress(AttributeError, TypeError):
                     setattr(error, name, clean)
 
@@ -195,6 +222,18 @@ class Scrubber:
         except Exception:  # noqa: BLE001  (a failing repr shows nothing)
             return False
         return self.text(shown) != shown
+
+
+def _as_texts(data: bytes) -> Iterator[str]:
+    """Yield what bytes may stand for: UTF-8, Latin-1, or UTF-16 with its characters."""
+    yield data.decode("utf-8", "replace")
+    yield data.replace(b"\0", b"").decode("latin-1")
+
+
+def _slots_of(error: BaseException) -> Iterator[str]:
+    for cls in type(error).__mro__:
+        slots: str | Iterable[str] = cls.__dict__.get("__slots__", ())
+        yield from (slots,) if isinstance(slots, str) else slots
 
 
 def _stand_in(error: BaseException) -> BaseException:

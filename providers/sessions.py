@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from typing import Any
+from itertools import islice
 
 from callgate.errors import Denied
 from callgate.providers.exits import Exit
@@ -31,20 +31,29 @@ class Session:
 class SessionTable:
     """The live sessions, least recently used first. The owner None is the application, which may use every session.
 
-    A session ends after *ttl* seconds without use, or as the least recently used one of more than *maximum* sessions.
+    A session ends after *ttl* seconds without use, or as the least recently used one of more than *maximum* sessions, or
+    of more than *per_owner* sessions of its owner: ids from outside may be random, and end only sessions of their sender.
     Sessions with a running call do not end. ``on_end`` gets the session id, the reason and the instances to close, on the
     event loop. Tools that run in threads may open sessions, too.
     """
 
     def __init__(
-        self, world: World, now: Callable[[], float], *, ttl: float | None = None, maximum: int | None = None
+        self,
+        world: World,
+        now: Callable[[], float],
+        *,
+        ttl: float | None = None,
+        maximum: int | None = None,
+        per_owner: int | None = None,
     ) -> None:
         self.world = world
         self.ttl = ttl
         self.maximum = maximum
+        self.per_owner = per_owner
         self.on_end: Callable[[str, str, list[Exit]], None] = lambda *_: None
         self._now = now
         self._live: dict[str, Session] = {}
+        self._owned: dict[object, dict[str, Session]] = {}
         self._evicted: list[tuple[str, str, list[Exit]]] = []
         self.lock = threading.RLock()
 
@@ -53,6 +62,11 @@ class SessionTable:
 
     def __contains__(self, session_id: str) -> bool:
         return session_id in self._live
+
+    def scopes(self) -> list[ProviderScope]:
+        """Return the scopes of the live sessions."""
+        with self.lock:
+            return [one.scope for one in self._live.values()]
 
     def find(self, session_id: str | None, owner: object) -> Session | None:
         """Return a live session or None, without marking it as used. An expired session is ended.
@@ -71,7 +85,7 @@ class SessionTable:
             raise Denied("the session belongs to another user", code="foreign_session")
         return session
 
-    def open(self, session_id: str, owner: Any = None) -> Session:
+    def open(self, session_id: str, owner: object = None) -> Session:
         """Return the session with that id, and create it if needed. *owner* becomes its principal if it has none.
 
         Raises:
@@ -83,9 +97,9 @@ class SessionTable:
                 session = self._live[session_id] = Session(
                     session_id, ProviderScope(self.world, Rank.SESSION), self._now()
                 )
-            self._touch(session)
             if session.owner is None:
                 session.owner = owner
+            self._touch(session)
             self._make_room(session)
             return session
 
@@ -115,6 +129,9 @@ class SessionTable:
             if session is None:
                 return []
             session.ended = True
+            owned = self._owned.get(session.owner, {})
+            if owned.pop(session_id, None) is not None and not owned:
+                del self._owned[session.owner]
             return [] if session.calls else session.scope.end()
 
     def sweep(self) -> int:
@@ -149,17 +166,23 @@ class SessionTable:
         session.used_at = self._now()
         if self._live.get(session.id) is session:
             self._live[session.id] = self._live.pop(session.id)  # the most recently used is the last
+            if session.owner is not None:
+                owned = self._owned.setdefault(session.owner, {})
+                owned.pop(session.id, None)
+                owned[session.id] = session
 
     def _is_stale(self, session: Session) -> bool:
         return self.ttl is not None and not session.calls and self._now() - session.used_at > self.ttl
 
     def _make_room(self, wanted: Session) -> None:
-        """End the least recently used sessions until ``maximum`` are left, or all others are in use."""
-        if self.maximum is None or len(self._live) <= self.maximum:
-            return
-        idle = [one.id for one in self._live.values() if not one.calls and one is not wanted]
-        for session_id in idle[: len(self._live) - self.maximum]:
-            self._evict(session_id, "crowded out")
+        """End the least recently used sessions until the limits hold, or all others are in use."""
+        owned: dict[str, Session] = self._owned.get(wanted.owner, {})
+        for sessions, maximum in ((owned, self.per_owner), (self._live, self.maximum)):
+            excess = 0 if maximum is None else len(sessions) - maximum
+            if excess > 0:
+                idle = (one.id for one in sessions.values() if not one.calls and one is not wanted)
+                for session_id in list(islice(idle, excess)):
+                    self._evict(session_id, "crowded out")
 
 
 def _is_on_event_loop() -> bool:

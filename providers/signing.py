@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 import secrets
 from collections.abc import Iterable
-from hashlib import sha256
+from hashlib import blake2b, sha256
 
 from callgate.errors import RegistrationError
 
@@ -33,6 +33,7 @@ class SigningKeys:
         if namespace:
             self._keys = [_mac(key, [b"namespace", namespace.encode()]).encode() for key in self._keys]
         self.ids = [_mac(key, [b"key id"])[:16] for key in self._keys]  # say nothing about a key, but tell keys apart
+        self._tagging = [bytes.fromhex(_mac(key, [b"tag"])) for key in self._keys]
 
     def __repr__(self) -> str:
         return f"<{len(self._keys)} signing keys>"
@@ -46,6 +47,22 @@ class SigningKeys:
         given = mac.encode("utf-8", "replace")
         return any(hmac.compare_digest(given, _mac(key, parts).encode()) for key in self._keys)
 
+    def states(self, *parts: bytes) -> dict[str, blake2b]:
+        """Return, by the id of each key, the state of a keyed BLAKE2b over these parts, to copy and go on from."""
+        return {id: _blake(key, parts, 16) for id, key in zip(self.ids, self._tagging, strict=True)}
+
+    def tag(self, *parts: bytes) -> str:
+        """Return ``id.mac``: the id of the first key, and a keyed BLAKE2b over these parts. It costs less than ``sign``."""
+        return f"{self.ids[0]}.{_blake(self._tagging[0], parts, 32).hexdigest()}"
+
+    def has_tag(self, tag: str, *parts: bytes) -> bool:
+        """Return True when the key that *tag* names is one of these, and made the tag over these parts."""
+        id, _, mac = tag.partition(".")
+        if id not in self.ids:
+            return False
+        made = _blake(self._tagging[self.ids.index(id)], parts, 32).hexdigest()
+        return hmac.compare_digest(mac.encode("utf-8", "replace"), made.encode())
+
 
 def _key(given: object) -> bytes:
     key = given.encode() if isinstance(given, str) else given
@@ -54,6 +71,10 @@ def _key(given: object) -> bytes:
             f"a signing key is a secret text or bytes of at least {SHORTEST_KEY} bytes; make one with secrets.token_hex(32)"
         )
     return key
+
+
+def _blake(key: bytes, parts: Iterable[bytes], size: int) -> blake2b:
+    return blake2b(b"".join(len(part).to_bytes(8, "big") + part for part in parts), key=key, digest_size=size)
 
 
 def _mac(key: bytes, parts: Iterable[bytes]) -> str:

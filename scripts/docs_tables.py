@@ -15,12 +15,12 @@ from typing import Any
 
 from callgate import errors
 from callgate.hooks.stages import STAGES, May, OnFailure, Row, Stage, diagram
-from callgate.hooks.step import Step
+from callgate.hooks.state.step import plan_step
 from callgate.providers.logs import LogEvent
-from callgate.runtime.call.failure import outcome_of
 from callgate.runtime.models import codec, codecs
 from callgate.runtime.models.wire.endings import NO_CALL_RUNS, ReplyEnding
 from callgate.runtime.models.wire.members import Handling
+from callgate.runtime.pipeline.failure import outcome_of
 from callgate.tools.arguments import tolerance
 from callgate.tools.calls import ErrorInfo, Outcome, ToolResult
 from callgate.tools.limits import Limits
@@ -123,7 +123,7 @@ _NEEDED: dict[type, tuple[Any, ...]] = {errors.RetryLater: (0,), errors.ToolErro
 
 
 def _outcome(kind: type[errors.InvocationError]) -> str:
-    return code(outcome_of(kind(*_NEEDED.get(kind, ())), Step(Stage.WILL_EXECUTE, "tool")))
+    return code(outcome_of(kind(*_NEEDED.get(kind, ())), plan_step(Stage.WILL_EXECUTE, "tool")))
 
 
 def outcome_table() -> str:

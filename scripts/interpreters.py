@@ -23,14 +23,14 @@ TOOLS = (
     "alembic",
 )
 CORE = (
-    "tests/runtime/call/test_deadlines.py",
-    "tests/runtime/call/test_output_bounds.py",
-    "tests/runtime/call/test_bodies.py",
+    "tests/runtime/pipeline/test_deadlines.py",
+    "tests/runtime/pipeline/test_output_bounds.py",
+    "tests/runtime/pipeline/test_bodies.py",
     "tests/tools/arguments/test_parsing.py",
     "tests/tools/schemas/test_worst_cases.py",
     "tests/providers/test_faults.py",
 )
-UVLOOP = "tests/runtime/call/test_cancellation.py::test_uvloop_behaves_the_same"
+UVLOOP = "tests/runtime/pipeline/test_cancellation.py::test_uvloop_behaves_the_same"
 
 
 def interpreter(version: str) -> str | None:

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import gc
 import os
+import ssl
+import sys
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.harness import migrated
 
 DATA = Path(os.environ.get("CALLGATE_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
 HAS_DATA = DATA.is_dir() and any(DATA.iterdir())
@@ -16,7 +22,9 @@ MISSING = f"NO SAMPLE DATA at {DATA}: tests that need it are skipped; set CALLGA
 CANCEL_POINTS = "callgate cancel points"  # as the plugin records it (src/pytest_callgate.py)
 
 # Hypothesis gives an example 200 ms of real time: on a busy machine that fails tests in which nothing is wrong.
-settings.register_profile("callgate", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+_usual = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=40)
+settings.register_profile("callgate", _usual)
+settings.register_profile("soak", _usual, max_examples=1_000)
 settings.load_profile("callgate")
 
 
@@ -41,10 +49,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason=MISSING))
 
 
+_new_context = ssl.create_default_context
+_trusting = cache(_new_context)
+
+
+def _context(*purpose: Any, **given: Any) -> ssl.SSLContext:
+    """Return one context for all clients that trust the usual authorities: reading them takes 20 ms a client."""
+    usual = given.keys() == {"cafile"} and not purpose
+    return (_trusting if usual else _new_context)(*purpose, **given)
+
+
 def pytest_collection_finish() -> None:
     """Keep the collector off what was imported: it stays until the end, and sweeps collect after each of their findings."""
+    migrated.install()
+    ssl.create_default_context = _context
     gc.collect()
     gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """Drop the schemas that this process has made."""
+    backends: Any = sys.modules.get("tests.providers.stores.backends")
+    if backends is not None:
+        backends.drop_schemas()
 
 
 @pytest.fixture(scope="module", autouse=True)

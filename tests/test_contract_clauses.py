@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,6 +31,7 @@ from callgate.tools.declaring.component import attach_validator
 from callgate.tools.declaring.declare import as_tool
 from callgate.tools.registry import ToolRegistry
 from callgate.tools.schemas.validation import from_validate
+from tests.harness.cpu import cpu_seconds
 from tests.hooks.making import at, record, refusing
 
 NUMBER: dict[str, Any] = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
@@ -209,18 +210,18 @@ def test_the_options_of_pick_tools_have_the_contracts_defaults() -> None:
     assert defaults | asked | {"debug": False} == defaults
 
 
-async def test_the_default_scorer_takes_at_most_a_tenth_of_a_millisecond_for_each_of_a_thousand_tools() -> None:
-    """Contract 70: the tools are read once, and scored at every pick; the best of five, in processor time."""
+def test_the_default_scorer_takes_at_most_a_tenth_of_a_millisecond_for_each_of_a_thousand_tools() -> None:
+    """Contract 70: the tools are read once, and scored at every pick, in processor time."""
     tools = [
         ToolDefinition(f"tool_{number}", f"Handles case {number} of orders, mails and refunds.", NUMBER)
         for number in range(1000)
     ]
-    index, took = ToolIndex(tools), list[float]()
-    for number in range(5):
-        began = time.process_time()
-        assert len(await pick_tools(f"refund the order of case {number}", index, min_score=0)) == 3
-        took.append(time.process_time() - began)
-    assert min(took) < 0.0001 * len(tools)
+    index, most = ToolIndex(tools), 0.0001 * len(tools)
+
+    def pick() -> None:
+        assert len(asyncio.run(pick_tools("refund the order of case 7", index, min_score=0))) == 3
+
+    assert cpu_seconds(pick, most) < most
 
 
 async def test_a_scorer_that_fails_for_a_tool_is_logged(events: list[dict[str, Any]]) -> None:

@@ -18,8 +18,8 @@ import pytest
 
 from callgate.hooks import base
 from callgate.hooks.context import InvokeContext
-from callgate.hooks.run import Run
 from callgate.hooks.stages import Stage, diagram
+from callgate.hooks.state.run import Run
 from callgate.tools.calls import ANONYMOUS
 from callgate.tools.context import ToolContext
 from callgate.tools.declaring.declare import ToolOptions

@@ -14,11 +14,11 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 SOURCES = ("hooks", "runtime", "tools", "providers")
-ROOMS = ("hooks", "runtime/call", "runtime/effects", "runtime/suspensions")
-"""The folders of the engine, beside its modules in ``runtime/``."""
+ROOMS = ("hooks", "runtime/pipeline", "runtime/effects", "runtime/suspensions")
+"""The folders of the engine."""
 OBJECTS = {"ctx", "_ctx", "inner", "part", "plan", "run", "state"}
 FOUND = re.compile(r'^(?P<path>\S+?):(?P<line>\d+): error: .* has no attribute "(?P<name>\w+)"')
-UNTYPED = "runtime/call/untyped.py"
+UNTYPED = "runtime/pipeline/untyped.py"
 
 
 def misspelt(name: str) -> str:
@@ -68,9 +68,9 @@ def test_mypy_finds_each_misspelt_attribute_of_a_context_a_run_and_a_plan(copy: 
     """The control, a module with ``ctx: Any``, hides each of its own."""
     package, wrong = copy / "src" / "callgate", dict[str, set[tuple[int, str]]]()
     control = package / UNTYPED
-    control.write_text((package / "runtime/call/units.py").read_text().replace(": InvokeContext", ": Any"))
+    control.write_text((package / "runtime/pipeline/units.py").read_text().replace(": InvokeContext", ": Any"))
     modules = [path for room in ROOMS for path in sorted((package / room).rglob("*.py"))]
-    for path in (*modules, package / "runtime/engine.py", package / "runtime/plans.py"):
+    for path in modules:
         text, names = with_misspellings(path.read_text())
         if names:
             path.write_text(text)

@@ -14,6 +14,18 @@ DAY = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
+class Question:
+    """One of several questions that a call asks at once: its text, and the JSON Schema of its answer; None allows any JSON.
+
+    The runtime sets ``place``, which identifies the question when the call runs again.
+    """
+
+    prompt: str
+    schema: Mapping[str, object] | None = None
+    place: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Approval:
     """A rule: *quorum* different people of the caller's tenant, each with one of the *roles* (none given: any role).
 
@@ -35,7 +47,7 @@ class Approval:
 
     def __post_init__(self) -> None:
         for name in ("roles", "escalate_to"):
-            given: Any = getattr(self, name)
+            given: Iterable[str] = getattr(self, name)
             found = frozenset([given] if isinstance(given, str) else given)
             if not all(isinstance(role, str) for role in found):
                 raise DefinitionError(f"Approval: {name} are names")
@@ -56,7 +68,7 @@ class Approval:
         late = self.escalate_after is not None and waited >= self.escalate_after
         return late and not frozenset(self.escalate_to).isdisjoint(approver.roles)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the rule as JSON."""
         return {
             "roles": sorted(self.roles),
@@ -92,7 +104,10 @@ def rule_of(demand: object) -> Approval | None:
         return Approval()
     if isinstance(demand, Approval):
         return demand
-    raise DefinitionError(f"requires_approval is True, False or an Approval, not {type(demand).__name__}")
+    raise DefinitionError(
+        f"requires_approval is True, False or an Approval, not {type(demand).__name__}; write "
+        'requires_approval=Approval(roles={"manager"})'
+    )
 
 
 def met(rule: Approval, approvals: Iterable[tuple[User, float]], requester: str) -> bool:

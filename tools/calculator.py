@@ -93,7 +93,7 @@ class CalculatorTool:
     )
     definition: ToolDefinition = schema.to_definition(effect=Effect.READ, tags={"math"})
 
-    async def execute(self, input: dict[str, Any], context: Any = None) -> dict[str, Any]:
+    async def execute(self, input: dict[str, Any], context: object = None) -> dict[str, object]:
         """Return ``{"result": number}``, or the text of a complex number; never suspends.
 
         Raises:
@@ -102,7 +102,7 @@ class CalculatorTool:
         return {"result": evaluate(input["expression"])}
 
 
-def _evaluate(expression: str) -> Any:
+def _evaluate(expression: str) -> object:
     if len(expression) > LENGTH_LIMIT:
         raise _Refused(f"it is longer than {LENGTH_LIMIT} characters")
     if not expression.strip() or not _TOKENS.fullmatch(expression.strip()):
@@ -114,7 +114,7 @@ def _evaluate(expression: str) -> Any:
         raise _Refused(reasons.get(type(error), _NOT_ARITHMETIC)) from None
 
 
-def _checked(value: Any) -> int | float | str:
+def _checked(value: object) -> int | float | str:
     """A finite number; whole numbers become integers, and complex ones text."""
     if isinstance(value, complex) and cmath.isfinite(value):
         value = _rounded(value)
@@ -141,7 +141,7 @@ def _complex_text(value: complex) -> str:
     return f"{value.real:.14g} {'+' if value.imag > 0 else '-'} {imaginary}"
 
 
-def _number(value: Any) -> Any:
+def _number(value: object) -> object:
     """Check for a number that is small enough for one more step."""
     if isinstance(value, bool) or not isinstance(value, int | float | complex):
         raise _Refused("only numbers can be calculated with")
@@ -150,39 +150,39 @@ def _number(value: Any) -> Any:
     return value
 
 
-def _on_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
+def _on_numbers(function: Callable[..., object]) -> Callable[..., object]:
     """Wrap a function to take and return numbers, by position only."""
 
-    def bounded(*values: Any) -> Any:
+    def bounded(*values: object) -> object:
         return _number(function(*map(_number, values)))
 
     return bounded
 
 
-def _sqrt(value: Any) -> Any:
+def _sqrt(value: complex) -> object:
     return math.sqrt(value) if not isinstance(value, complex) and value >= 0 else cmath.sqrt(value)
 
 
-def _power(base: Any, exponent: Any) -> Any:
+def _power(base: Any, exponent: Any) -> object:
     whole = isinstance(base, int) and isinstance(exponent, int)
     if whole and base.bit_length() * abs(exponent) > BITS_LIMIT:
         raise _Refused("a value is too large")
     return base**exponent
 
 
-def _round(value: Any, digits: Any = 0) -> Any:
+def _round(value: float, digits: object = 0) -> object:
     if not isinstance(digits, int) or abs(digits) > 15:
         raise _Refused("round takes at most 15 digits")
     return round(value, digits)
 
 
-def _factorial(value: Any) -> Any:
+def _factorial(value: Any) -> object:
     if value > 170:
         raise _Refused("a value is too large")
     return math.factorial(int(value) if value == int(value) else value)
 
 
-_OPERATORS: dict[type, Callable[..., Any]] = {
+_OPERATORS: dict[type, Callable[..., object]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
@@ -193,7 +193,7 @@ _OPERATORS: dict[type, Callable[..., Any]] = {
     ast.USub: operator.neg,
     ast.UAdd: operator.pos,
 }
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
+_FUNCTIONS: dict[str, Callable[..., object]] = {
     **{name: getattr(math, name) for name in "cbrt exp log log2 log10 hypot gcd lcm ceil floor trunc".split()},
     **{name: getattr(math, name) for name in "sin cos tan asin acos atan atan2 sinh cosh tanh degrees radians".split()},
     "sqrt": _sqrt,

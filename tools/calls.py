@@ -8,9 +8,9 @@ from enum import StrEnum
 from functools import partial
 from typing import Any, Literal, Never, Self
 
+from callgate.providers.guesses import explain_attributes, explain_camel_case
 from callgate.providers.ids import new_id
 from callgate.providers.principal import ANONYMOUS, User
-from callgate.tools.naming import explain_attributes
 from callgate.tools.values import dump
 
 __all__ = ["ANONYMOUS", "ErrorInfo", "Issue", "Outcome", "ToolCall", "ToolResult", "User"]
@@ -66,8 +66,9 @@ class ToolCall:
         truncated: bool = False,
         chunk: object = None,
         wire_name: str | None = None,
+        **unknown: Never,
     ) -> None:
-        if positional or name is _NO_NAME:
+        if positional or unknown or name is _NO_NAME:
             raise TypeError(
                 "a ToolCall has a name and takes keywords; write ToolCall(name=..., arguments={...}, id=...)"
             )
@@ -82,7 +83,7 @@ class ToolCall:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the call as a JSON object, without ``chunk``; ``from_dict`` reads it."""
-        made: dict[str, Any] = {"id": self.id, "name": self.name, "arguments": self.arguments}
+        made: dict[str, object] = {"id": self.id, "name": self.name, "arguments": self.arguments}
         if self.wire_name != self.name:
             made["wire_name"] = self.wire_name
         return made | {flag: True for flag in ("synthetic_id", "truncated") if getattr(self, flag)}
@@ -133,8 +134,24 @@ class ErrorInfo:
         return self.issues[0].pointer if self.issues else None
 
 
+def _of_status(status: object, error: ErrorInfo | str | None) -> tuple[Outcome, ErrorInfo | None]:
+    """Read the ``status`` and the text of an executor's result."""
+    if status not in ("success", "error") or (status == "success" and error is not None):
+        raise TypeError(
+            f"a ToolResult has an outcome, or the status 'success' or 'error', not {status!r}; write "
+            'ToolResult(status="success", output=...) or ToolResult(status="error", error=text) in an executor'
+        )
+    return Outcome(status), ErrorInfo("tool_error", error) if isinstance(error, str) else error
+
+
+_fill = object.__setattr__
+
+
+@explain_camel_case
 @explain_attributes(
     {
+        "callId": "result.call_id",
+        "toolCallId": "result.call_id",
         "content": "result.output",
         "data": "result.output",
         "is_error": "not result.ok",
@@ -144,9 +161,12 @@ class ErrorInfo:
         "value": "result.output",
     }
 )
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class ToolResult:
     """The result of one call; ``gate.call`` returns one for every call.
+
+    An executor writes ``ToolResult(status="success", output=...)`` or ``ToolResult(status="error", error=text)``: the gate
+    fills in the rest, and measures the duration itself.
 
     ``retry_after`` is in milliseconds, ``duration`` in seconds. ``output`` is a JSON value. ``ran_with`` has the arguments
     that ran, masked as in records, if an approver, a repairer or a hook has changed those of the caller; else it is None.
@@ -166,6 +186,44 @@ class ToolResult:
     provenance: Any = field(default=None, repr=False)
     trace: Any = field(default=None, repr=False)
 
+    def __init__(
+        self,
+        call_id: str = "",
+        tool: str = "",
+        outcome: Outcome | None = None,
+        output: object = None,
+        error: ErrorInfo | str | None = None,
+        retry_after: int | None = None,
+        pending: object = None,
+        replayed: bool = False,
+        pending_release: bool = False,
+        duration: float | None = None,
+        ran_with: Mapping[str, object] | None = None,
+        provenance: object = None,
+        trace: object = None,
+        *,
+        status: Literal["success", "error"] | None = None,
+        tool_name: str | None = None,
+        metadata: object = None,
+    ) -> None:
+        if outcome is None:
+            outcome, error = _of_status(status, error)
+            tool = tool if tool_name is None else tool_name
+        fill = _fill  # as the constructor that a frozen dataclass gets
+        fill(self, "call_id", call_id)
+        fill(self, "tool", tool)
+        fill(self, "outcome", outcome)
+        fill(self, "output", output)
+        fill(self, "error", error)
+        fill(self, "retry_after", retry_after)
+        fill(self, "pending", pending)
+        fill(self, "replayed", replayed)
+        fill(self, "pending_release", pending_release)
+        fill(self, "duration", duration)
+        fill(self, "ran_with", ran_with)
+        fill(self, "provenance", provenance)
+        fill(self, "trace", trace)
+
     @property
     def ok(self) -> bool:
         """True when the tool ran, or its result was replayed, without an error."""
@@ -184,21 +242,21 @@ class ToolResult:
     @property
     def metadata(self) -> Mapping[str, Any]:
         """The outcome, and the duration in seconds; ``ranWith`` and ``replayed`` where they say something."""
-        metadata: dict[str, Any] = {"outcome": self.outcome.value, "duration": self.duration}
+        metadata: dict[str, object] = {"outcome": self.outcome.value, "duration": self.duration}
         if self.ran_with is not None:
             metadata["ranWith"] = self.ran_with
         return metadata | {"replayed": True} if self.replayed else metadata
 
     def to_status(self) -> Mapping[str, Any]:
         """Return the shape ``{callId, toolName, status, output | error, metadata}``."""
-        body: dict[str, Any] = {"callId": self.call_id, "toolName": self.tool, "status": self.status}
+        body: dict[str, object] = {"callId": self.call_id, "toolName": self.tool, "status": self.status}
         if self.ok:
             body["output"] = self.output
         else:
             body["error"] = self.error.public if self.error else self.outcome.value
         return body | {"metadata": self.metadata}
 
-    def to_success(self) -> Mapping[str, Any]:
+    def to_success(self) -> Mapping[str, object]:
         """Return the shape ``{toolCallId, toolName, success, result, error?}``."""
         body = {"toolCallId": self.call_id, "toolName": self.tool, "success": self.ok, "result": self.output}
         return body if self.ok else body | {"error": self.error.public if self.error else self.outcome.value}

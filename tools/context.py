@@ -9,7 +9,7 @@ from typing import Any, NoReturn, Protocol
 
 from callgate.providers.logs import CallLog
 from callgate.providers.principal import User
-from callgate.tools.approval import Approval
+from callgate.tools.approval import Approval, Question
 from callgate.tools.calls import ToolCall
 from callgate.tools.definition import ToolDefinition
 
@@ -148,11 +148,11 @@ class ToolContext(Protocol):
         ...
 
     def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
-        """Report progress to ``gate.stream``: ``progress`` of ``total``. Never waits and never fails."""
+        """Report progress to ``gate.stream``: ``progress`` of ``total``. It resets the idle limit. Never waits, never fails."""
         ...
 
     async def send(self, partial: Any) -> None:
-        """Send a part of the output, a JSON value; it is redacted and checked like any output."""
+        """Send a part of the output, a JSON value; it is redacted and checked like any output. It resets the idle limit."""
         ...
 
     async def call(self, tool: Any, arguments: Mapping[str, Any] | None = None) -> Any:
@@ -183,7 +183,7 @@ class ToolContext(Protocol):
         """Like ``get``, but None without a provider."""
         ...
 
-    def respond(self, value: Any, *, validate: bool = True) -> NoReturn:
+    def respond(self, value: object, *, validate: bool = True) -> NoReturn:
         """End the call with ``value`` as the output; post stages still run. ``validate=False`` skips the output schema."""
         ...
 
@@ -214,6 +214,7 @@ class ToolContext(Protocol):
         expires: float | None = None,
         by: Approval | None = None,
         name: str | None = None,
+        questions: Mapping[str, Question] | None = None,
     ) -> Any:
         """Suspend the call until a person or a client responds, and return the response.
 
@@ -221,6 +222,7 @@ class ToolContext(Protocol):
         as suspended. When it is resumed, it runs again from the start, and ``suspend`` then returns the response. A tool's
         body may suspend only where the tool is declared ``resumable`` and has had no effect yet. ``by`` names the people who
         may respond. Without it, that is the caller, or, for ``kind="approval"``, any other user of the caller's tenant.
-        ``name`` is shown to the client that responds; requests with names may come in any order.
+        ``name`` is shown to the client that responds; requests with names may come in any order. ``questions`` asks several
+        at once; the response is then a mapping of their names to the answers.
         """
         ...

@@ -11,6 +11,8 @@ from functools import cached_property
 from typing import Any, Literal, Self
 
 from callgate.errors import DefinitionError
+from callgate.providers.argument_mask import names_of_properties
+from callgate.providers.guesses import explain_camel_case
 from callgate.tools import definition_rules as rules
 from callgate.tools.naming import legal_tool_name
 from callgate.tools.schemas.engines.dialect import TEXTS, without_texts
@@ -65,6 +67,7 @@ class ToolAnnotations:
         return cls(**found)
 
 
+@explain_camel_case
 @dataclass(frozen=True)
 class ToolDefinition:
     """The declaration of a tool: names, schemas and policy. Deeply frozen; schemas are kept verbatim.
@@ -76,8 +79,11 @@ class ToolDefinition:
     ``key`` names the argument fields that identify a ``keyed`` or ``irreversible`` effect.
     ``tags`` and ``allowed_roles`` may be given as any collection of names and are kept as frozen sets.
     ``safe=False`` hides the tool from ``pick_tools``; None counts as safe.
+    ``deprecated`` says what to use instead. Models read it at the end of the description, the linter reports it, and
+    ``Metrics`` counts the calls.
     ``tolerant`` allows the lexical parsing rules; default: yes, but not for ``irreversible`` tools.
     ``lints`` are remarks on settings that are legal and probably a mistake.
+    ``outside``: the definition was read from data, by ``from_dict`` or pickle, so its schemas are not trusted.
 
     Raises:
         DefinitionError: a rule is broken; the message names the rule and the correction.
@@ -92,25 +98,29 @@ class ToolDefinition:
     key: Sequence[str] = ()
     tags: AbstractSet[str] = frozenset()
     safe: bool | None = None
-    safety: Mapping[str, object] = field(default_factory=dict[str, Any])
+    safety: Mapping[str, object] = field(default_factory=dict[str, object])
     allowed_roles: AbstractSet[str] = frozenset()
     capabilities: Mapping[str, Any] = field(default_factory=dict[str, Any])
     annotations: ToolAnnotations = ToolAnnotations()
     examples: Sequence[Any] = ()
     version: str = "1"
+    deprecated: str | None = None
     strict: bool | None = None
-    provider_schema: Mapping[str, Any] | None = None
+    provider_schema: Mapping[str, object] | None = None
     allow_no_schema: bool = False
     no_schema_mode: NoSchemaMode | None = None
     tolerant: bool | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
     type: Literal["function"] = "function"
     lints: tuple[str, ...] = field(default=(), init=False, repr=False, compare=False)
+    outside: bool = field(default=False, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         name = self.name
         rules.check_name(name)
         rules.check_version(name, self.version)
+        self._set("deprecated", rules.deprecation(name, self.deprecated))
+        self._set("description", rules.with_deprecation(self.description, self.deprecated))
         rules.check_text(name, "description", self.description, rules.DESCRIPTION_LIMIT)
         rules.check_text(name, "title", self.title, rules.TEXT_LIMIT)
         for flag in ("safe", "strict", "tolerant", "allow_no_schema"):
@@ -156,7 +166,7 @@ class ToolDefinition:
     def __copy__(self) -> Self:
         return self
 
-    def __deepcopy__(self, _memo: dict[int, Any]) -> Self:
+    def __deepcopy__(self, _memo: Mapping[int, object]) -> Self:
         return self  # already deeply frozen; a copy would be mutable
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -171,11 +181,20 @@ class ToolDefinition:
     def binding_digest(self) -> str:
         """SHA-256 of what decides how a call runs. Suspended calls and jobs are bound to it.
 
-        It leaves out the texts for models and people: description, title and examples, also within the schemas.
+        It leaves out the texts for models and people: description, title, examples and ``deprecated``, also within the schemas.
         """
-        shown = {key: item for key, item in self.to_dict().items() if key not in TEXTS}
+        shown = {key: item for key, item in self.to_dict().items() if key not in TEXTS and key != "deprecated"}
         schemas = {key: without_texts(shown[key]) for key in map(_WIRE.__getitem__, _SCHEMAS) if key in shown}
         return digest({**shown, **schemas, "version": self.version})
+
+    @property
+    def property_names(self) -> frozenset[str]:
+        """The names of all properties that the schema of the arguments declares, at any depth."""
+        return self._property_names
+
+    @cached_property
+    def _property_names(self) -> frozenset[str]:
+        return frozenset(names_of_properties(self.parameters))
 
     def allows(self, roles: Iterable[str]) -> bool:
         """Check that a user with these roles may see and call the tool."""
@@ -221,7 +240,7 @@ class ToolDefinition:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the flat, neutral JSON form: a fresh copy with the members that are set."""
-        shown: dict[str, Any] = {"type": "function", "name": self.name}
+        shown: dict[str, object] = {"type": "function", "name": self.name}
         for name, wire in _WIRE.items():
             value = getattr(self, name)
             if value != _DEFAULTS[name]:
@@ -260,7 +279,16 @@ class ToolDefinition:
             extra["foreign_name"] = name
         if extra:
             known["metadata"] = {**known.get("metadata", {}), **extra}
-        return cls(**known)
+        return cls(**known).as_outside()
+
+    def as_outside(self) -> Self:
+        """Return the definition with ``outside``; this one itself stays as it is."""
+        if self.outside:
+            return self
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        made._set("outside", True)
+        return made
 
 
 _HINTS = {
@@ -296,10 +324,10 @@ _DEFAULTS = {
 
 
 def _rebuild(cls: type[ToolDefinition], state: dict[str, Any]) -> ToolDefinition:
-    return cls(**state)
+    return cls(**state).as_outside()
 
 
-def _plain(value: object) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, ToolAnnotations):
         return value.to_dict()
     if isinstance(value, frozenset):

@@ -38,6 +38,10 @@ def check_name(name: object) -> None:
     """Check a tool name: 1 to 64 characters of ``[A-Za-z0-9_-]``."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
         shown = clip(str(name), 64)
+        if shown == "<lambda>":
+            raise DefinitionError(
+                'tool name "<lambda>": a lambda has no name for a model; write tool(function, name="...")'
+            )
         raise DefinitionError(
             f"tool name {shown!r}: use 1 to 64 of the characters A-Z a-z 0-9 _ and -; "
             f"a name for people goes into title={shown!r}"
@@ -52,6 +56,27 @@ def check_text(tool: str, field: str, value: object, most: int) -> None:
     if isinstance(value, str):
         found = "it is blank" if value and is_blank(value) else f"it has {len(value)}"
     raise refusal(tool, f"{field} must be text of 1 to {most} characters, or left out; {found}")
+
+
+def deprecation(tool: str, given: object) -> str | None:
+    """Return the text of ``deprecated``; a catalogue from outside may have only True.
+
+    Raises:
+        DefinitionError: it is neither text nor a bool.
+    """
+    if isinstance(given, bool):
+        return "do not use it in new work" if given else None
+    check_text(tool, "deprecated", given, TEXT_LIMIT)
+    return given if isinstance(given, str) else None
+
+
+def with_deprecation(description: str | None, deprecated: str | None) -> str | None:
+    """Return a description that ends with the text of ``deprecated``, once and where there is room for it."""
+    if deprecated is None or not isinstance(description, str | None):
+        return description
+    note = f"Deprecated: {deprecated}"
+    noted = description if description is not None and note in description else f"{description or ''} {note}".strip()
+    return noted if noted is not None and len(noted) <= DESCRIPTION_LIMIT else description
 
 
 def is_blank(value: object) -> bool:

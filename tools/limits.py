@@ -21,6 +21,8 @@ class Limits:
     ``max_output_bytes``: JSON of a tool's output, in bytes; parsing does not use it. The parts of an asynchronous
     generator count together, and so do those that one attempt sends.
     ``max_output_depth``: nested objects and arrays of an output; at most 200.
+    ``max_block_bytes``: data of one content block of an output, such as an image, in bytes before base64.
+    ``max_content_bytes``: data of all content blocks of an output. Neither counts towards ``max_output_bytes``.
 
     Raises:
         ValueError: a limit is not a positive integer, or greater than the parser supports.
@@ -32,6 +34,8 @@ class Limits:
     max_digits: int = 400
     max_output_bytes: int = 1_048_576
     max_output_depth: int = 64
+    max_block_bytes: int = 5_242_880
+    max_content_bytes: int = 20_971_520
 
     def __post_init__(self) -> None:
         for name in (entry.name for entry in fields(self)):
@@ -43,6 +47,16 @@ class Limits:
     def small_text(self) -> int:
         """Characters of a text that is too short to exceed any limit."""
         return min(self.max_bytes // 4, 2 * self.max_depth + 1, self.max_nodes, self.max_digits)
+
+    @cached_property
+    def small_object(self) -> int:
+        """Bytes of JSON within which a flat object keeps all limits, if its integers have at most 64 bits."""
+        return min(self.max_bytes, self.max_nodes) if self.max_digits >= 20 else 0
+
+    @cached_property
+    def small_output(self) -> int:
+        """Bytes of JSON within which an output keeps the limits of its size and of its content."""
+        return min(self.max_output_bytes, self.max_block_bytes, self.max_content_bytes)
 
     @cached_property
     def small_bits(self) -> int:

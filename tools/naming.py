@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from difflib import get_close_matches
-from typing import Any, NoReturn, TypeVar
+from typing import ParamSpec, TypeVar
 
-T = TypeVar("T")
+P = ParamSpec("P")
+R = TypeVar("R")
 MAX_NAME = 64
 _REFUSED = re.compile(r"[^A-Za-z0-9_-]")
 _START = re.compile(r"^(?![A-Za-z_])")
@@ -35,26 +37,22 @@ def legal_tool_name(name: str, taken: Collection[str] = ()) -> str:
     return next(candidate for candidate in candidates if candidate not in taken)
 
 
-def explain_attributes(lines: Mapping[str, str]) -> Callable[[type[T]], type[T]]:
-    """Refuse guessed attributes with the line to write; type checkers and other attributes see no difference.
+def explain_arguments(line: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Refuse missing and unknown arguments with the line to write, besides the text of Python."""
 
-    Args:
-        lines: the line to write for each attribute that callers are likely to guess.
-    """
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+            try:
+                return function(*args, **kwargs)
+            except TypeError as error:
+                if error.__traceback__ is not None and error.__traceback__.tb_next is None:  # the call, not the body
+                    text = str(error)
+                    if function.__name__ == "__init__":  # name the class that was called, which may be a subclass
+                        text = text.replace(function.__qualname__, type(args[0]).__name__)
+                    raise TypeError(f"{text}; write: {line}") from None
+                raise
 
-    def decorate(kind: type[T]) -> type[T]:
-        for name, line in lines.items():
-            setattr(kind, name, _Guess(kind.__name__, name, line))
-        return kind
+        return checked
 
     return decorate
-
-
-class _Guess:
-    """A descriptor in place of a guessed attribute: a ``__getattr__`` would slow down the attributes that exist."""
-
-    def __init__(self, owner: str, name: str, line: str) -> None:
-        self._message = f"{owner} has no attribute {name!r}; write: {line}"
-
-    def __get__(self, instance: Any, owner: type | None = None) -> NoReturn:
-        raise AttributeError(self._message)

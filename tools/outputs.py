@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, ValuesView
 from collections.abc import Set as AbstractSet
@@ -26,7 +27,8 @@ OUTPUT_REFUSED = {
     "output_too_deep": "The tool's output nests too deep.",
 }
 _COPIED = (list, tuple, set, frozenset, deque)
-_TEXTS = (str, bytes, bytearray, memoryview)
+_BYTES = (bytes, bytearray, memoryview)
+_TEXTS = (str, *_BYTES)
 _EMPTY_ITEM = 2
 """The least bytes that one item of an array is counted with: a digit and its comma."""
 
@@ -55,6 +57,24 @@ def too_large(size: str, maximum: int) -> Invalid:
     return bad_output(f"the output has {size}; {maximum} is the most", code="output_too_large")
 
 
+def check_content(largest: int, total: int, limits: Limits) -> None:
+    """Check the bytes of the largest content block of an output, and of all.
+
+    Raises:
+        Invalid: they exceed a limit.
+    """
+    for size, name, what in (
+        (largest, "max_block_bytes", "a content block of"),
+        (total, "max_content_bytes", "content of"),
+    ):
+        if size > (maximum := getattr(limits, name)):
+            raise bad_output(
+                f"the output has {what} {size} bytes; {maximum} is the most. Return a ResourceLink to it, or write "
+                f"limits=Limits({name}={size}) at the tool or in Options",
+                code="output_too_large",
+            )
+
+
 class Unread(Exception):
     """An output holds an iterator, and the event loop may not wait for it: read the output in a thread."""
 
@@ -68,13 +88,14 @@ class Reader:
     def __init__(
         self, limits: Limits = DEFAULT_LIMITS, stop: Callable[[], None] = lambda: None, *, waits: bool = True
     ) -> None:
-        self.most, self.deepest = limits.max_output_bytes, limits.max_output_depth
+        self.max_bytes, self.deepest, self._limits = limits.max_output_bytes, limits.max_output_depth, limits
         self.stop, self.waits = stop, waits
         self.size = 1
+        self.content = 0  # bytes of data in content blocks, which ``size`` leaves out
         self.ran = False  # an iterator has run: it is part of the body, which had not ended with its return
         self.by_alias: bool | None = True  # None once a model decides by its own ``serialize_by_alias``
 
-    def read(self, items: Iterable[object], convert: Callable[[Any], object]) -> list[Any]:
+    def read(self, items: Iterable[object], convert: Callable[[object], object]) -> list[object]:
         """Return the converted items; an iterator that exceeds the limits is closed.
 
         Raises:
@@ -83,23 +104,25 @@ class Reader:
         """
         if not self.waits and isinstance(items, Iterator):
             raise Unread
-        found: list[Any] = []
+        found: list[object] = []
         self.ran = self.ran or isinstance(items, Iterator)
         try:
             for item in items:
                 self.stop()
-                before = self.size
+                before, content = self.size, self.content
                 found.append(convert(item))  # which counts the iterators within
-                self.size = before + max(_size(found[-1]) + 1, _EMPTY_ITEM)
-                if self.size > self.most:
-                    raise too_large(f"over {self.most} bytes", self.most)
+                size, largest, total = _size(found[-1])
+                self.size, self.content = before + max(size + 1, _EMPTY_ITEM), content + total
+                if self.size > self.max_bytes:
+                    raise too_large(f"over {self.max_bytes} bytes", self.max_bytes)
+                check_content(largest, self.content, self._limits)
         finally:
             close = getattr(items, "close", None) if isinstance(items, Iterator) else None
             if close is not None:
                 close()
         return found
 
-    def whole(self, value: object, depth: int = 0) -> Any:
+    def whole(self, value: object, depth: int = 0) -> object:
         """Return *value* with its iterators as lists, and other mappings and collections as dicts and lists.
 
         Raises:
@@ -124,7 +147,11 @@ class Reader:
 
     def _fields(self, value: object, depth: int) -> object:
         """Return a dataclass or a model with its iterators as lists; other values unchanged."""
-        config: Any = getattr(type(value), "model_config", None) or getattr(type(value), "__pydantic_config__", None)
+        from callgate.tools.content import Block  # most outputs have no content
+
+        if isinstance(value, Block):
+            return self._block(value)
+        config: object = getattr(type(value), "model_config", None) or getattr(type(value), "__pydantic_config__", None)
         if isinstance(config, Mapping) and config.get("serialize_by_alias") is not None:
             self.by_alias = None
         changed = value
@@ -134,6 +161,13 @@ class Reader:
                 changed = copy(value) if changed is value else changed
                 object.__setattr__(changed, name, found)
         return changed
+
+    def _block(self, block: Any) -> object:
+        """Return a content block as JSON; its data is measured before it is encoded."""
+        size = len(getattr(block, "data", b""))
+        self.content += size
+        check_content(size, self.content, self._limits)
+        return block.to_json()
 
 
 class Dump:
@@ -148,7 +182,7 @@ class Dump:
         *,
         by_alias: bool | None = True,
         is_open: bool = True,
-        first: Callable[[Any], Any] | None = None,
+        first: Callable[[object], object] | None = None,
         each: Dump | None = None,
     ) -> None:
         self._to_python = None if adapter is None else adapter.serializer.to_python
@@ -156,11 +190,11 @@ class Dump:
         self.loose = adapter is None and first is None and each is None
 
     @classmethod
-    def of(cls, to_json: Callable[[Any], Any] | None) -> Dump:
+    def of(cls, to_json: Callable[[object], object] | None) -> Dump:
         """Return the conversion of a tool whose record has this ``to_json``."""
         return to_json if isinstance(to_json, cls) else cls(first=to_json)
 
-    def __call__(self, value: object, reader: Reader | None = None) -> Any:
+    def __call__(self, value: object, reader: Reader | None = None) -> object:
         """Convert a value.
 
         Raises:
@@ -229,7 +263,12 @@ def not_json(value: object, deepest: int) -> Invalid:
             return too_deep(deepest)
     expected = f"must be a value with a JSON form, found {type(value).__qualname__}"
     issue = Issue(_shown(path), "type", expected)
-    return bad_output(f"the output is not JSON: {issue}; return a dict, a model or a dataclass", issues=[issue])
+    advice = "return a dict, a model or a dataclass"
+    if isinstance(value, _BYTES):
+        advice = "return File(data, mime_type) of callgate.content"
+    elif inspect.iscoroutine(value):
+        advice = f"`await` is missing before {value.__name__}(...)"
+    return bad_output(f"the output is not JSON: {issue}; {advice}", issues=[issue])
 
 
 def _has_json(value: object) -> bool:
@@ -251,9 +290,9 @@ def _parts(value: object) -> Iterator[tuple[Any, Any]]:
         yield from _fields_of(value)
 
 
-def _fields_of(value: object) -> Iterator[tuple[str, Any]]:
+def _fields_of(value: object) -> Iterator[tuple[str, object]]:
     """Yield the fields of a dataclass or a model."""
-    kind: Any = type(value)
+    kind: object = type(value)
     names: Any = getattr(kind, "__pydantic_fields__", None) or getattr(kind, "__dataclass_fields__", ())
     for name in names:
         try:
@@ -262,7 +301,7 @@ def _fields_of(value: object) -> Iterator[tuple[str, Any]]:
             continue
 
 
-def _distinct(value: Mapping[Any, object]) -> None:
+def _distinct(value: Mapping[object, object]) -> None:
     """Refuse an object of which two keys are one in JSON, such as ``1`` and ``"1"``: a part would be lost."""
     if all(key.__class__ is str for key in value):
         return
@@ -280,18 +319,31 @@ def _same(found: Iterable[object], before: Iterable[object]) -> bool:
     return all(one is other for one, other in zip(found, before, strict=True))
 
 
-def _size(value: object) -> int:
-    """Return the bytes of a value as JSON; 0 where it has no JSON form, which the conversion then refuses."""
+def _size(value: object) -> tuple[int, int, int]:
+    """Return the bytes of a value as JSON without its content, of its largest content block, and of all its content.
+
+    They are 0 where it has no JSON form, which the conversion then refuses.
+    """
     try:
-        return len(orjson.dumps(value))
+        return size_without_content(value, orjson.dumps(value))
     except TypeError:
         pass
     from pydantic_core import to_json
 
     try:
-        return len(to_json(value))
+        return size_without_content(value, to_json(value))
     except Exception:  # noqa: BLE001  (as in ``Dump``)
-        return 0
+        return 0, 0, 0
+
+
+def size_without_content(value: object, data: bytes) -> tuple[int, int, int]:
+    """Return the bytes of JSON *data* of a value without its content, of its largest content block, and of all content."""
+    from callgate.providers.content_json import may_hold, measured  # most calls need it not
+
+    if not may_hold(data):
+        return len(data), 0, 0
+    largest, total, characters = measured(value)
+    return len(data) - characters, largest, total
 
 
 _JSON_TYPES = {dict: "object", list: "array", str: "string", int: "integer", float: "number", bool: "boolean"}

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import MISSING, dataclass, field, fields
 from enum import Enum
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, TypedDict, Unpack
+from weakref import WeakValueDictionary
 
 from callgate.errors import DefinitionError
+from callgate.providers.guesses import explain_camel_case, snake
+from callgate.providers.kinds import annotations_of, fault_of_call, fault_of_function, fault_of_kind
 from callgate.providers.markers import Injected
 from callgate.tools.approval import Requirement, rule_of
 from callgate.tools.definition import Effect, ToolDefinition
 from callgate.tools.limits import Limits, fault_of_seconds
 from callgate.tools.naming import did_you_mean
+from callgate.tools.schemas.engines.base import AuthorSchema, Validator
 from callgate.tools.schemas.engines.dialect import Formats, Role, check_formats, without_formats
+from callgate.tools.stage_hooks import StageHooks
 
 Place: TypeAlias = Literal["caller", "worker"]
 """The process that runs a call."""
@@ -37,8 +43,9 @@ KeyScope: TypeAlias = Literal["user", "tenant", "global"]
 class AuthorSettings(TypedDict, total=False):
     """The settings of a ``ToolRecord`` that are options of ``@tool``, too; see ``ToolRecord``."""
 
-    hooks: Sequence[Any]
+    hooks: Sequence[object]
     deadline: float | None
+    idle: float | None
     hard_deadline: bool | None
     inline: bool
     max_threads: int
@@ -58,14 +65,14 @@ class RecordSettings(AuthorSettings, total=False):
     is_async: bool
     injected: Sequence[Injected]
     context_parameter: str | None
-    convert: Callable[[dict[str, Any]], Any] | None
-    settle: Callable[[dict[str, Any]], dict[str, Any]] | None
-    identity: Callable[[dict[str, Any]], dict[str, Any]] | None
-    misfits: Mapping[str, Any]
+    convert: Callable[[dict[str, object]], object] | None
+    settle: Callable[[dict[str, object]], dict[str, object]] | None
+    identity: Callable[[dict[str, object]], dict[str, object]] | None
+    misfits: Mapping[str, object]
     converts: bool
-    to_json: Callable[[Any], Any] | None
-    from_json: Callable[[Any], object] | None
-    hooks_by_stage: Mapping[Any, Sequence[object]]
+    to_json: Callable[[object], object] | None
+    from_json: Callable[[object], object] | None
+    hooks_by_stage: Mapping[object, Sequence[object]]
     component: type | None
     streams: bool
     trusted: bool
@@ -79,54 +86,18 @@ class Described(TypedDict, total=False):
     id: str
     name: str
     description: str | None
-    input_schema: Mapping[str, Any] | type | None
-    output_schema: Mapping[str, Any] | type | None
+    input_schema: Mapping[str, object] | type | None
+    output_schema: Mapping[str, object] | type | None
     effect: Effect | Literal["read", "idempotent", "keyed", "irreversible"] | None
     tags: Iterable[str]
-    metadata: Mapping[str, Any]
+    metadata: Mapping[str, object]
 
 
 class RecordOptions(RecordSettings, Described, total=False):
     """The keywords of ``ToolRecord``."""
 
 
-class StageHooks(MutableMapping[Any, Sequence[object]]):
-    """``hooks_by_stage`` of a tool. Changes count from the next ``invoke_tool``, and are refused once a gate has the tool."""
-
-    def __init__(self, given: Mapping[Any, Sequence[object]]) -> None:
-        self._given: dict[Any, Sequence[object]] = dict(given)
-        self._fixed = False
-
-    def fix(self) -> None:
-        """Refuse changes from now on: the gate has checked its policy with these hooks."""
-        if not self._fixed:
-            self._given = {stage: tuple(hooks) for stage, hooks in self._given.items()}
-            self._fixed = True
-
-    def __getitem__(self, stage: object) -> Sequence[object]:
-        return self._given[stage]
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._given)
-
-    def __len__(self) -> int:
-        return len(self._given)
-
-    def __setitem__(self, stage: object, hooks: Sequence[object]) -> None:
-        self._changeable()[stage] = hooks
-
-    def __delitem__(self, stage: object) -> None:
-        del self._changeable()[stage]
-
-    def _changeable(self) -> dict[Any, Sequence[object]]:
-        if self._fixed:
-            raise TypeError(
-                "the hooks of this tool are fixed: a gate has it, and would not check the change. Set hooks_by_stage "
-                "before the gate opens, or write gate.exchange(add=[the new tool], replace=True)"
-            )
-        return self._given
-
-
+@explain_camel_case
 @dataclass(frozen=True, eq=False, init=False)
 class ToolRecord:
     """The in-process form of a tool. ``@tool`` and ``as_tool`` make one; a record can also be written by hand.
@@ -147,10 +118,13 @@ class ToolRecord:
     ``to_json`` turns the tool's return value into JSON, and ``from_json`` back into the annotated return type; None
     where the return type is JSON already.
     ``streams``: ``execute`` (or ``run``) is an async generator; ``to_json`` is for each part, ``from_json`` for the list.
-    ``deadline`` is in seconds, per invocation. ``hard_deadline`` runs an async body in a task that can be abandoned; None
+    ``deadline`` is in seconds, per invocation; ``idle`` are the seconds without progress that end it. ``hard_deadline`` runs an async body in a task that can be abandoned; None
     takes what ``Options`` of the gate say.
     Plain functions run in a worker thread, at most ``max_threads`` at a time, unless ``inline``.
-    ``trusted`` is False for schemas from outside. ``formats`` says whether ``format`` restricts values; see ``Options``.
+    ``trusted`` is a property: True for a record that ``@tool`` or ``as_tool`` has made in this process. The schemas of any
+    other record meet the limits for schemas from outside. ``trusted=False`` marks its definition as read from data, too.
+    ``formats`` says whether ``format`` restricts values; see ``Options``. By default it does, except in a definition from
+    data, where its dialect decides.
     ``generated`` names the schemas that come from the function's types: those types check the format themselves.
     ``requires_approval``: True, an ``Approval``, or a function of the validated arguments that returns a demand.
     ``resumable``: the body may suspend, and promises that it has had no effect when it does.
@@ -168,16 +142,17 @@ class ToolRecord:
     is_async: bool = True
     injected: Sequence[Injected] = ()
     context_parameter: str | None = None
-    convert: Callable[[dict[str, Any]], Any] | None = None
-    settle: Callable[[dict[str, Any]], dict[str, Any]] | None = None
-    identity: Callable[[dict[str, Any]], dict[str, Any]] | None = None
-    misfits: Mapping[str, Any] = field(default_factory=dict)
+    convert: Callable[[dict[str, object]], Any] | None = None
+    settle: Callable[[dict[str, object]], dict[str, object]] | None = None
+    identity: Callable[[dict[str, object]], dict[str, object]] | None = None
+    misfits: Mapping[str, object] = field(default_factory=dict)
     converts: bool = True
-    to_json: Callable[[Any], Any] | None = None
-    from_json: Callable[[Any], object] | None = None
-    hooks: Sequence[Any] = ()
+    to_json: Callable[[object], object] | None = None
+    from_json: Callable[[object], object] | None = None
+    hooks: Sequence[object] = ()
     hooks_by_stage: StageHooks = field(default_factory=lambda: StageHooks({}))
     deadline: float | None = None
+    idle: float | None = None
     hard_deadline: bool | None = None
     inline: bool = False
     max_threads: int = 8
@@ -186,7 +161,6 @@ class ToolRecord:
     limits: Limits | None = None
     component: type | None = None
     streams: bool = False
-    trusted: bool = True
     formats: Formats | None = None
     generated: frozenset[Role] = frozenset()
     requires_approval: Requirement = False
@@ -194,7 +168,11 @@ class ToolRecord:
     dedupe: Literal["arguments"] | None = None
     key_scope: KeyScope | None = None
     within: float | None = None
-    plans: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)  # of bare ``invoke_tool``; goes with it
+    validators: dict[Role, Validator] = field(default_factory=dict, init=False, repr=False)
+    """Of a tool from outside, whose validators are kept nowhere else."""
+    plans: dict[object, Any] = field(
+        default_factory=dict, init=False, repr=False
+    )  # of bare ``invoke_tool``; goes with it
 
     def __init__(
         self,
@@ -205,11 +183,7 @@ class ToolRecord:
     ) -> None:
         given: dict[str, Any] = dict(options)
         described = {name: given.pop(name) for name in Described.__annotations__ if name in given}
-        for name in given.keys() - RecordSettings.__annotations__.keys():
-            hint = f"; write {INSTEAD[name]}" if name in INSTEAD else did_you_mean(name, _KEYWORDS)
-            raise TypeError(f"ToolRecord() has no parameter {name!r}{hint}")
-        if execute is None:
-            raise TypeError("a ToolRecord needs execute: a function of the arguments and the context")
+        execute = _checked(definition, execute, style, given)
         if definition is None:
             if isinstance(described.get("input_schema"), type) or isinstance(described.get("output_schema"), type):
                 from callgate.tools.declaring.declare import read_types  # it needs this module
@@ -227,22 +201,41 @@ class ToolRecord:
                 fill(item.name, item.default_factory())
             elif item.default is not MISSING:
                 fill(item.name, item.default)
-        fill("definition", definition)
+        self._settle_trust(definition, given.get("trusted"))
         fill("execute", execute)
         fill("style", style)
         fill("hooks", tuple(self.hooks))  # a hook that is appended later would not run
+        fill("misfits", MappingProxyType(dict(self.misfits)))
         fill("hooks_by_stage", StageHooks(self.hooks_by_stage))
         self._check()
 
+    def _settle_trust(self, definition: ToolDefinition, claimed: bool | None) -> None:
+        """Mark the definition as read from data, if the record says so.
+
+        Raises:
+            DefinitionError: *claimed* is True.
+        """
+        if claimed:
+            raise DefinitionError(
+                f"tool {definition.name!r}: a ToolRecord cannot trust itself, so trusted=True is refused; leave it out, or "
+                "declare the schemas in code, with @tool"
+            )
+        object.__setattr__(self, "definition", definition if claimed is None else definition.as_outside())
+
     def _check(self) -> None:
-        if (fault := fault_of_seconds(self.deadline)) is not None:
-            raise DefinitionError(f"tool {self.id!r}: deadline {fault}")
+        if self.style is Style.RECORD:
+            check_execute(self.execute, f"tool {self.id!r}: execute", [one.name for one in self.injected])
+        for name in ("deadline", "idle"):
+            if (fault := fault_of_seconds(getattr(self, name))) is not None:
+                raise DefinitionError(f"tool {self.id!r}: {name} {fault}")
         if self.max_threads < 1:
             raise DefinitionError(f"tool {self.id!r}: max_threads must be at least 1")
         if self.run_on not in ("caller", "worker"):
             raise DefinitionError(f"tool {self.id!r}: run_on is 'caller' or 'worker', not {self.run_on!r}")
         if not callable(self.requires_approval):
             rule_of(self.requires_approval)
+        elif (fault := fault_of_function(self.requires_approval, Requirement)) is not None:
+            raise DefinitionError(f"tool {self.id!r}: requires_approval {fault}")
         check_formats(self.formats)
         self._check_dedupe()
 
@@ -260,13 +253,26 @@ class ToolRecord:
         if self.dedupe is not None and (self.definition.key or self.definition.effect is Effect.READ):
             raise DefinitionError(f"tool {self.id!r}: dedupe is for tools with an effect and no key of their own")
 
+    @property
+    def trusted(self) -> bool:
+        """True if a declaring function made this very record: a copy, another record or data is never trusted."""
+        return _DECLARED.get(id(self)) is self
+
+    def formats_for(self, formats: Formats | None) -> Formats | None:
+        """Return whether ``format`` restricts values, where a gate says *formats*."""
+        chosen = formats if self.formats is None else self.formats
+        return "assert" if chosen is None and not self.definition.outside else chosen
+
     def schema_of(self, role: Role) -> Mapping[str, object] | None:
         """Return the schema that values are checked against: without ``format`` where it comes from types.
+
+        That of a trusted record is an ``AuthorSchema``.
 
         A naive ``datetime`` is no ``date-time`` of JSON Schema, and pydantic says more about a refusal.
         """
         schema = self.definition.parameters if role == "parameters" else self.definition.output_schema
-        return without_formats(schema) if schema is not None and role in self.generated else schema
+        schema = without_formats(schema) if schema is not None and role in self.generated else schema
+        return AuthorSchema(schema) if schema is not None and self.trusted else schema
 
     @property
     def id(self) -> str:
@@ -299,6 +305,45 @@ class ToolRecord:
         return self.definition.tags
 
 
+_DECLARED: WeakValueDictionary[int, ToolRecord] = WeakValueDictionary()
+"""The trusted records, by identity: a subclass may say that it is equal to another record."""
+
+
+def as_declared(record: ToolRecord) -> ToolRecord:
+    """Trust a record that a declaring function has just made, unless its definition was read from data."""
+    if not record.definition.outside:
+        _DECLARED[id(record)] = record
+    return record
+
+
+def _checked(
+    definition: object, execute: Callable[..., object] | None, style: object, settings: Mapping[str, object]
+) -> Callable[..., object]:
+    """Return *execute*; refuse unknown settings, and arguments of another type."""
+    for name in settings.keys() - RecordSettings.__annotations__.keys():
+        hint = f"; write {INSTEAD[name]}" if name in INSTEAD else did_you_mean(snake(name), _KEYWORDS)
+        raise TypeError(f"ToolRecord() has no parameter {name!r}{hint}")
+    if not callable(execute):
+        kind = type(execute).__name__
+        raise TypeError(f"a ToolRecord needs execute, a function of the arguments and the context, not {kind}; {_LINE}")
+    for value, kinds in ((definition, ToolDefinition | None), (style, Style)):
+        if (fault := fault_of_kind(value, kinds)) is not None:
+            raise TypeError(f"an argument of ToolRecord by position {fault}; {_LINE}")
+    for name in _CHECKED_BY_TYPE & settings.keys():
+        if (fault := fault_of_kind(settings[name], annotations_of(RecordOptions)[name])) is not None:
+            raise DefinitionError(f"ToolRecord: {name} {fault}")
+    return execute
+
+
+def check_execute(execute: Callable[..., object], where: str, marked: Collection[str] = ()) -> None:
+    """Refuse an ``execute`` that does not take the input and the context; *marked* are its injected parameters."""
+    if (fault := fault_of_call(execute, ("input", "ctx"), marked)) is not None:
+        raise DefinitionError(
+            f"{where}{fault} cannot be called with (input, ctx): write `async def execute(input, ctx)`, or declare the tool "
+            "with @tool, which calls a function with its parameters"
+        )
+
+
 INSTEAD = {
     "inputSchema": "ToolRecord(input_schema={...})",
     "parameters": "ToolRecord(input_schema={...})",
@@ -308,6 +353,12 @@ INSTEAD = {
     "timeout": "ToolRecord(deadline=...)",
 }
 """The line to write for keywords of the source documents and of other frameworks."""
+_LINE = "write ToolRecord(id=..., description=..., input_schema={...}, execute=execute)"
+_CHECKED_BY_TYPE = frozenset(RecordOptions.__annotations__) - {
+    *("deadline", "idle", "run_on", "key_scope", "dedupe", "formats", "requires_approval"),
+    *("id", "name", "description", "input_schema", "output_schema", "effect", "tags", "metadata", "trusted"),
+}
+"""Settings that are checked against their annotation; the others have checks whose messages say more."""
 _KEYWORDS = ("definition", "execute", "style", *RecordOptions.__annotations__)
 
 

@@ -7,14 +7,17 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias
 
 from callgate.errors import DefinitionError, UnknownTool
+from callgate.providers.guesses import Explained, explain_camel_case
 from callgate.providers.logs import LogEvent, emit
 from callgate.tools.declaring.declare import as_tool
 from callgate.tools.declaring.executor import ToolSchema
 from callgate.tools.definition import ToolDefinition
 from callgate.tools.naming import did_you_mean
 from callgate.tools.record import ToolRecord
+from callgate.tools.schemas.engines.dialect import Role
 from callgate.tools.values import clip
 
+_ROLES: tuple[Role, ...] = ("parameters", "output")
 Enabled = Callable[[str], bool] | Container[str]
 Change: TypeAlias = Mapping[str, ToolRecord | None]
 """The new records by name; None for a tool that goes."""
@@ -34,11 +37,21 @@ def validate_tool(tool: object) -> ToolRecord:
         SchemaRefused: a schema is invalid or unsafe, or no engine would enforce it in full.
     """
     record = as_tool(tool)
-    record.definition.verify(trusted=record.trusted)
+    if record.trusted:
+        from callgate.tools.schemas.validation import verify_schema  # loads the engines
+
+        for role in _ROLES:
+            if (schema := record.schema_of(role)) is not None:
+                verify_schema(schema, role)
+    elif not record.validators:
+        from callgate.tools.schemas.outside import compile_outside  # most gates have no tool from outside
+
+        record.validators.update(compile_outside(record.definition, record.formats_for(None)))
     return record
 
 
-class ToolRegistry:
+@explain_camel_case
+class ToolRegistry(metaclass=Explained):
     """Tools by wire name, in the order of registration. A tool enters only by registration.
 
     ``version`` grows with every change. A gate sets ``changing``, a context manager around each change: it may refuse
@@ -54,7 +67,8 @@ class ToolRegistry:
         self.version = 0
         self._listeners: dict[object, Callable[[], object]] = {}
         self._index: Any = None
-        self._known: dict[int, tuple[Any, str]] = {}  # by identity of the registered object: the object and its name
+        self._known: dict[int, tuple[object, str]] = {}  # by identity of the registered object: the object and its name
+        self._ids: dict[str, set[int]] = {}  # by name: the keys of its entries there
         given = list(tools)
         records = [validate_tool(tool) for tool in given]
         names = [record.id for record in records]
@@ -147,6 +161,11 @@ class ToolRegistry:
         return tuple(self._records.values())
 
     @property
+    def records(self) -> Mapping[str, ToolRecord]:
+        """All tools by wire name, as they are now; a change makes another mapping."""
+        return self._records
+
+    @property
     def index(self) -> Any:
         """The search index of the tools; built at first use, and updated from then on."""
         if self._index is None:
@@ -197,7 +216,11 @@ class ToolRegistry:
         with self.changing(change):
             records, known = self._records.copy(), self._known
             if any(name in records for name in change):  # a new name leaves no old record behind
-                known = {key: entry for key, entry in known.items() if entry[1] not in change}
+                known = known.copy()
+                for name in change:
+                    for key in self._ids.pop(name, ()):
+                        if known[key][1] == name:
+                            del known[key]
             for name, record in change.items():
                 if record is not None:
                     records[name] = record
@@ -208,6 +231,7 @@ class ToolRegistry:
             for tool, record in given:
                 known[id(tool)] = (tool, record.id)
                 known[id(record)] = (record, record.id)
+                self._ids[record.id] = {id(tool), id(record)}
             self._records, self._known = records, known
             self.version += 1
         self._notify()

@@ -32,10 +32,10 @@ class FrozenDict(_Dict):  # type: ignore[misc]
 
     __setitem__ = __delitem__ = clear = pop = popitem = setdefault = update = __ior__ = _refuse
 
-    def __copy__(self) -> dict[str, Any]:
+    def __copy__(self) -> dict[str, object]:
         return dict(self)
 
-    def __deepcopy__(self, _memo: dict[int, Any]) -> dict[str, Any]:
+    def __deepcopy__(self, _memo: Mapping[int, object]) -> dict[str, object]:
         return {key: thaw(value) for key, value in self.items()}
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -58,10 +58,10 @@ class FrozenList(_List):  # type: ignore[misc]
     __setitem__ = __delitem__ = append = clear = extend = insert = pop = remove = reverse = sort = _refuse
     __iadd__ = __imul__ = _refuse
 
-    def __copy__(self) -> list[Any]:
+    def __copy__(self) -> list[object]:
         return list(self)
 
-    def __deepcopy__(self, _memo: dict[int, Any]) -> list[Any]:
+    def __deepcopy__(self, _memo: Mapping[int, object]) -> list[object]:
         return [thaw(value) for value in self]
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -119,17 +119,27 @@ def digest(value: object) -> str:
 
 
 PLAIN = orjson.OPT_SORT_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
-FLOAT = re.compile(rb"(?:^|[:,\[])-?[0-9]+[.eE]")
-"""A float as a token of JSON; it may also match inside of a string."""
+_FLOAT = re.compile(rb"[0-9][.eE]")
+_SHORT = 4096
+"""Bytes up to which a search through the whole JSON, texts included, costs less than splitting it."""
+
+
+def has_float(data: bytes) -> bool:
+    """Return True if JSON of the encoder has a float."""
+    bare = data.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in data else data
+    # Splitting at quotes takes 0.4 ms for a text of 1 MB. A search that goes through the text takes up to 20 ms.
+    return _FLOAT.search(b"".join(bare.split(b'"')[::2])) is not None
 
 
 def canonical_fast(value: object) -> bytes:
-    """Encode like ``canonical``, with the fast encoder where no part looks like a float."""
+    """Encode like ``canonical``, with the fast encoder where no part is a float."""
     try:
         data = orjson.dumps(value, option=PLAIN)
     except TypeError:
         return canonical(value)
-    return canonical(value) if FLOAT.search(data) else data
+    if (len(data) > _SHORT or _FLOAT.search(data) is not None) and has_float(data):
+        return canonical(value)
+    return data
 
 
 def hash_of(value: object) -> str:
@@ -139,9 +149,9 @@ def hash_of(value: object) -> str:
 
 def deeper_than(value: object, limit: int) -> bool:
     """Return True if objects and arrays in *value* nest deeper than *limit*. It works without recursion, also on a cycle."""
-    level: list[Any] = [value]
+    level: list[object] = [value]
     for _ in range(limit):
-        below: dict[int, Any] = {}  # by identity: a value that occurs twice is looked at once
+        below: dict[int, object] = {}  # by identity: a value that occurs twice is looked at once
         for item in level:
             if isinstance(item, dict):
                 below.update((id(part), part) for part in item.values() if part.__class__ not in SCALARS)
@@ -169,7 +179,7 @@ json_bytes = orjson.dumps
 """Encode as JSON, fast; raises ``TypeError`` for other values and for integers beyond 64 bits (see ``dump``)."""
 
 
-def dump(value: Any) -> bytes:
+def dump(value: object) -> bytes:
     """Encode as JSON, integers beyond 64 bits included; raises ``TypeError`` for other values."""
     try:
         return orjson.dumps(value)

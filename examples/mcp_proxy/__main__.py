@@ -1,7 +1,8 @@
 """Two MCP servers of others behind one gate, and the gate as one MCP server for its clients.
 
 The gate decides who may see and call which tool, asks a lead before an order, and records every call with its user. The
-servers know nothing of it. ``make example-mcp`` runs it and prints what happens.
+servers know nothing of it. ``make example-mcp`` runs ``published`` with servers from PyPI; where they cannot be installed, it
+runs this module, whose servers are here.
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ from typing import Any
 
 import uvicorn
 from mcp import Client
-from mcp_types import CallToolResult, TextContent
+from mcp_types import CallToolResult
 from rich.console import Console
-from rich.table import Table
 
 import callgate.mcp
 from callgate import Approval, Approve, Effects, Gate, InvokeContext, Options, User
 from callgate.hooks import Audit, Authorize, permit
 from callgate.mcp import McpServer
+from examples.mcp_proxy import published
 from examples.mcp_proxy.mailing import app
+from examples.mcp_proxy.shown import show_audit, text_of
 
 HERE = Path(__file__).parent
 CLERK = User("ann", "acme", roles={"clerk"})
@@ -110,19 +112,13 @@ async def taken_up(client: Client, arguments: dict[str, Any], waits: CallToolRes
     return text_of(await client.call_tool("warehouse_order", arguments, meta=meta))
 
 
-async def show_audit(gate: Gate, console: Console) -> None:
-    """Print the records of the calls."""
-    table = Table("user", "tool", "outcome", title="\naudit", title_justify="left")
-    async for row in gate.store.audit.read(None):
-        if row.body.get("kind") == "outcome":
-            table.add_row(str(row.body["user"]), str(row.body["tool"]), str(row.body["outcome"]))
-    console.print(table)
-
-
-def text_of(result: CallToolResult) -> str:
-    """Return the text of a result in one line."""
-    return " ".join(" ".join(one.text for one in result.content if isinstance(one, TextContent)).split())
+def programs() -> Path | None:
+    """Return where the published servers are installed: the folder of the first argument; None if they are not there."""
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else None
+    return folder if folder is not None and (folder / "mcp-server-git").exists() else None
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Console(width=110)))
+    shown = Console(width=110)
+    installed = programs()
+    asyncio.run(main(shown) if installed is None else published.main(shown, installed))

@@ -168,7 +168,7 @@ class Report:
         """Print the content of the database after the run, and the permits still held."""
         count = {table: db.execute(f"select count(*) from {table}").fetchone()[0] for table in BOOKS}  # noqa: S608
         self._title("The books", f"rows: {', '.join(f'{number} in {table}' for table, number in count.items())}")
-        self.console.print(f"places still held: {places_held}")
+        self.console.print(f"permits still held: {places_held}")
 
     def summary(self, passed: Sequence[Passed]) -> None:
         """Print the last line."""

@@ -28,7 +28,7 @@ from callgate import (
 )
 from callgate.hooks import Authorize, permit
 from callgate.jobs import EmbeddedJobs
-from callgate.runtime.jobs.backend import JobBackend
+from callgate.runtime.options.job_engine import JobBackend
 from examples.order_desk.desk import AppContainer, open_db
 from examples.order_desk.tools import Database, OrderId, Reason, get_order
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import timedelta
+from fractions import Fraction
 from functools import wraps
 from typing import Any, Literal, TypedDict, TypeVar, cast
 
 from callgate.errors import HookError
 from callgate.hooks.base import Hook
 from callgate.hooks.context import InvokeContext
+from callgate.providers.kinds import annotations_of, fault_of_function
 from callgate.tools.limits import fault_of_seconds
 from callgate.tools.naming import did_you_mean
 
@@ -26,8 +28,8 @@ OTHER_NAMES: Mapping[str, frozenset[str]] = {
         "expires": "wait timeout",
         "failure_threshold": "failures fail_max max_failures threshold limit",
         "flag_timeout": "time_limit",
-        "limit": "limits places permits rate max_calls max_concurrency max_concurrent value",
-        "max_attempts": "attempts tries max_tries retries max_retries stop",
+        "limit": "limits places permits rate max max_calls max_concurrency max_concurrent size value",
+        "max_attempts": "attempts tries max_tries retries max_retries stop times",
         "max_bytes": "limit size max_size max_length",
         "max_probes": "half_open probes",
         "max_retry_after": "patience",
@@ -76,27 +78,105 @@ def checked(init: Init) -> Init:
     takes_options = len(settings) < len(parameters)
     known = {*settings, *(HookOptions.__annotations__ if takes_options else ())}
     first = parameters[0]
+    several = any(one.kind is one.VAR_POSITIONAL for one in parameters)
+    by_position = [one for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
+    places: float = float("inf") if several else len(by_position)
 
     @wraps(init)
     def check_and_init(self: object, *args: object, **given: object) -> None:
         for name, value in given.items():
             if name not in known or (name == first.name and first.kind is first.VAR_POSITIONAL):
-                raise TypeError(f"{hook} has no setting {name!r}{_instead(hook, name, value, settings, known)}")
+                write = _quota(args, given) if hook == "Quota" and name in _LIMITING else None
+                write = write or _instead(hook, name, value, settings, known)
+                raise TypeError(f"{hook} has no setting {name!r}{write}")
+        if len(args) > places:
+            write = _quota(args, given) if hook == "Quota" else None
+            write = write or f"; write the others by name: {hook}(..., {[*settings, 'priority'][len(by_position)]}=...)"
+            takes = f"{places} setting{'s' * (places != 1)} by position"
+            raise TypeError(f"{hook} takes {takes}, and {len(args)} were given{write}")
         if not args and first.default is first.empty and first.kind is first.POSITIONAL_OR_KEYWORD:
             _require(hook, first.name, given)
+        _check_functions(hook, init, parameters, args, given)
         init(self, *args, **given)
 
     return cast("Init", check_and_init)
 
 
-def _instead(hook: str, name: str, value: Any, settings: list[str], known: Collection[str]) -> str:
+def _check_functions(
+    hook: str,
+    init: Callable[..., None],
+    parameters: Sequence[inspect.Parameter],
+    args: tuple[object, ...],
+    given: Mapping[str, object],
+) -> None:
+    """Refuse a function that the hook could not call, such as ``filter=lambda: True``; see ``fault_of_function``."""
+    kinds = {**annotations_of(HookOptions), **annotations_of(init)}
+    names = [one.name for one in parameters]
+    placed = [(names[min(at, len(names) - 1)], value) for at, value in enumerate(args)] if names else []
+    for name, value in (*placed, *given.items()):
+        if (fault := fault_of_function(value, kinds.get(name, Any))) is not None:
+            raise HookError(f"{hook}: {name} {fault}")
+
+
+def _instead(hook: str, name: str, value: object, settings: list[str], known: Collection[str]) -> str:
     meant = next((one for one in settings if name == one or name in OTHER_NAMES.get(one, ())), None)
     if meant is None:
         return did_you_mean(name, known)
+    if meant == "wait" and not callable(value):
+        return f"; write wait=lambda _: {_in_code(value)}"
     if meant != settings[0]:
-        return f"; write {meant}={value!r}"
-    several = meant == "names" and isinstance(value, list | tuple | set | frozenset)
-    return f"; write {hook}({', '.join(map(repr, value)) if several else repr(value)})"
+        return f"; write {meant}={_in_code(value)}{_TOGETHER.get(meant, '')}"
+    if meant == "names" and isinstance(value, list | tuple | set | frozenset):
+        return f"; write {hook}({', '.join(map(_in_code, cast('Collection[object]', value)))})"
+    return f"; write {hook}({_in_code(value)})"
+
+
+_TOGETHER = {"queue": ", queue_timeout=1.0", "queue_timeout": ", queue=10"}
+"""Settings that are refused alone, with the other that they need."""
+
+
+def _in_code(value: object) -> str:
+    """Return a value as a developer writes it: classes and functions by name."""
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_in_code, value))}{',' * (len(value) == 1)})"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{_in_code(key)}: {_in_code(item)}' for key, item in value.items())}}}"
+    name = getattr(value, "__name__", None)
+    if isinstance(name, str):
+        return name if name.isidentifier() else "..."
+    text = repr(value)
+    return text if "<" not in text else "..."
+
+
+_AMOUNTS = OTHER_NAMES["limit"] | {"limit", "amount", "calls", "count", "requests", "times"}
+_WINDOWS = {"per_second": "second", "per_minute": "minute", "per_hour": "hour", "per_day": "day"}
+_SECONDS = frozenset({"interval", "per", "period", "seconds", "time_window", "window"})
+
+
+_LIMITING = _AMOUNTS | _SECONDS | _WINDOWS.keys()
+
+
+def _quota(args: tuple[object, ...], given: Mapping[str, object]) -> str | None:
+    """Return the limit to write for an amount and a window, which other rate limiters take as two settings; else None."""
+    amount: object = next((value for name, value in given.items() if name in _AMOUNTS), args[0] if args else None)
+    named = next((name for name in given if name in _WINDOWS), None)
+    window: object = next(
+        (value for name, value in given.items() if name in _SECONDS), args[1] if len(args) > 1 else None
+    )
+    if named is not None:
+        return f"; write Quota({f'{given[named]}/{_WINDOWS[named]}'!r})"
+    if amount is None and window is None:
+        return None
+    if isinstance(amount, str) and "/" in amount:
+        return f"; write Quota({amount!r})"
+    if isinstance(window, timedelta):
+        window = window.total_seconds()
+    number = amount if isinstance(amount, int) else 100
+    if isinstance(window, int | float):  # a window has whole seconds
+        exact = Fraction(window).limit_denominator(1000)
+        return f"; write Quota({f'{number * exact.denominator}/{exact.numerator}s'!r})"
+    named = window if isinstance(window, str) else "minute"
+    return f"; write Quota({f'{number}/{named}'!r})"
 
 
 def _require(hook: str, setting: str, given: Mapping[str, object]) -> None:
@@ -104,7 +184,7 @@ def _require(hook: str, setting: str, given: Mapping[str, object]) -> None:
         return
     for name, value in given.items():
         if name in OTHER_NAMES.get(setting, ()):
-            raise TypeError(f"{hook} takes its {setting} first; write {hook}({value!r})")
+            raise TypeError(f"{hook} takes its {setting} first; write {hook}({_in_code(value)})")
     raise TypeError(f"{hook} needs its {setting} as the first argument")
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 from callgate.errors import HookError
 from callgate.hooks.base import FunctionHook, Hook, name_of
 from callgate.hooks.context import InvokeContext
-from callgate.hooks.guards import instance_of
+from callgate.hooks.instances import instance_of
 
 H = TypeVar("H")
 
@@ -88,7 +88,7 @@ def _of_class(drawn: Callable[[InvokeContext], bool], cls: Any) -> Callable[...,
     """Filter of a hook class. Each invocation calls the filter of its own instance."""
     inner = cls.filter is not Hook.filter
 
-    def filter(ctx: InvokeContext) -> Any:
+    def filter(ctx: InvokeContext) -> object:
         return drawn(ctx) and (not inner or instance_of(ctx, cls).filter(ctx))
 
     return filter

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
-from typing import Any, TypeAlias, cast
+from typing import TypeAlias, cast
 
 from callgate.errors import StoreError, StoreUnsupported
 from callgate.providers.installed import Unusable, load_installed
+from callgate.providers.signing import SigningKeys
 from callgate.providers.stores.base import Store
-from callgate.providers.stores.memory import MemoryStore
+from callgate.providers.stores.memory.store import MemoryStore
 
 GROUP = "callgate.stores"
 Factory: TypeAlias = Callable[[str, Callable[[], float]], Store]
 _SCHEMES = ("memory://", "sqlite://", "postgresql://", "redis://", "rediss://")
-_KNOWN = "memory://, sqlite:///file.db, sqlite:// (in memory), postgresql://, redis:// and rediss://"
 
 
 def store_at(address: Store | str | None, now: Callable[[], float] = time.time, *, migrate: bool = True) -> Store:
     """Return the store at an address, without opening it. A store is returned unchanged; None means memory.
 
     Addresses are ``memory://``, ``sqlite:///file.db``, ``sqlite://`` (in memory), ``postgresql://user:password@host/db``,
-    ``redis://host:6379/0`` and ``rediss://``. *now* is a clock in seconds since the epoch. With
+    ``redis://host:6379/0`` and ``rediss://``. ``postgres://``, ``valkey://`` and upper case are understood. *now* is a clock in seconds since the epoch. With
     ``migrate=False`` a SQL store at an address refuses tables of an older version in place of migrating them.
 
     A store of another package is found by its scheme, in the entry point group ``callgate.stores``. The package declares
@@ -37,24 +36,30 @@ def store_at(address: Store | str | None, now: Callable[[], float] = time.time, 
     """
     if address is None:
         return MemoryStore(now)
+    if isinstance(address, type):
+        raise StoreError(
+            f"a store is an object, and {address.__name__} is a class; write store={address.__name__}(...)"
+        )
     if not isinstance(address, str):
         return address
-    scheme, found, _ = address.partition("://")
-    if not found or not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]{0,40}", scheme):
-        raise StoreError(f"the address of a store begins with a scheme; use one of {_KNOWN}")
-    match scheme.lower().partition("+")[0]:
+    from callgate.providers.stores.urls import split_address
+
+    scheme, rest = split_address(address)
+    match scheme.partition("+")[0]:
         case "memory":
+            if rest:
+                raise StoreError("memory: a store in memory has no place; write memory://, or give another scheme")
             return MemoryStore(now)
         case "sqlite" | "postgresql":
-            from callgate.providers.stores.sql import SqlStore
+            from callgate.providers.stores.sql.store import SqlStore
 
             return SqlStore(address, now, migrate=migrate)
         case "redis" | "rediss":
-            from callgate.providers.stores.redis import RedisStore
+            from callgate.providers.stores.redis.store import RedisStore
 
             return RedisStore(address, now)
         case name:
-            return _of_package(name)(address, now)
+            return _of_package(name)(address.strip(), now)
 
 
 def in_namespace(store: Store, namespace: str) -> Store:
@@ -79,7 +84,13 @@ def _of_package(scheme: str) -> Factory:
     return load_installed(GROUP, scheme, "store", StoreError, _factory, dict.fromkeys(_SCHEMES, ""))
 
 
-def _factory(loaded: Any) -> Factory:
+def _factory(loaded: object) -> Factory:
     if not callable(loaded):
         raise Unusable("it is not a function (address, now) -> Store")
     return cast("Factory", loaded)
+
+
+def signed_by(store: Store, keys: SigningKeys | None) -> Store:
+    """Return *store* with signatures of its rows; *store* itself without keys, or where it has none, as in memory."""
+    bind = None if keys is None else getattr(store, "signed", None)
+    return store if bind is None else cast(Callable[[SigningKeys | None], Store], bind)(keys)

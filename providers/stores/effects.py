@@ -19,6 +19,9 @@ class EffectState(StrEnum):
     UNKNOWN = "unknown"  # it began, and its outcome is not known
 
 
+ROW_REFUSED = "row_refused"
+"""The code of the ``StoreError`` about a row that does not verify; the store itself works."""
+
 OPEN_STATES = (EffectState.CLAIMED, EffectState.RUNNING)
 """The states of an effect that a process holds."""
 
@@ -39,7 +42,7 @@ class EffectRecord:
     again at ``expires_at`` after a commit (None: only after pruning). ``note`` is a text for operators.
 
     ``idempotency_key`` is the caller's key where that is the only identity of the effect. ``alias_of`` is set in the row of
-    an ``Alias``: the key of the effect.
+    an ``Alias``: the key of the effect. ``mac`` signs the row in a store with signing keys.
     """
 
     key: str
@@ -61,6 +64,7 @@ class EffectRecord:
     receipt: bytes | None = None
     note: str | None = None
     alias_of: str | None = None
+    mac: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +183,8 @@ class EffectStore(Protocol):
     ) -> Sequence[tuple[str, EffectRecord]]:
         """Return effects with their tenants, without their aliases, newest first; None as tenant means all tenants, for operators.
 
-        With *after*, the order is that of ``EffectPosition``, oldest first, and begins behind that position.
+        With *after*, the order is that of ``EffectPosition``, oldest first, and begins behind that position. A store with
+        signing keys does not check these rows: ``get`` does.
         """
         ...
 
@@ -279,8 +284,9 @@ class SuspensionStore(Protocol):
         valid_at: float | None = None,
         having: Collection[bytes] | None = None,
         behind: bytes = b"",
+        newest: bool = False,
     ) -> Sequence[SuspensionRecord]:
-        """Return the suspensions of a tenant in that state, oldest first.
+        """Return the suspensions of a tenant in that state, oldest first; with *newest*, newest first.
 
         Args:
             tenant: the tenant.
@@ -292,11 +298,19 @@ class SuspensionStore(Protocol):
             valid_at: only those that expire after this time.
             having: only those whose body has one of these parts.
             behind: look for the parts from the first occurrence of this on, if the body has it.
+            newest: newest first; older ones are then behind a position.
         """
         ...
 
+    async def count(self, tenant: str, user: str, limit: int, *, kind: str | None = None) -> int:
+        """Return the number of a user's ``waiting`` rows, counted up to *limit*: of that kind, or of calls of tools."""
+        ...
+
     async def due(self, now: float, limit: int = 100) -> Sequence[tuple[str, SuspensionRecord]]:
-        """Return expired suspensions that are still ``waiting``, of all tenants, with their tenants; longest overdue first."""
+        """Return expired suspensions that are still ``waiting``, of all tenants, with their tenants; longest overdue first.
+
+        A transaction locks them until it ends, and skips those that other transactions have locked.
+        """
         ...
 
     async def prune(self, before: float, limit: int = PRUNE_BATCH) -> int:

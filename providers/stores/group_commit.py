@@ -9,15 +9,17 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Iterator, Sequence
+from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from callgate.errors import StoreError
 
 C = TypeVar("C")
-Write: TypeAlias = Callable[[Sequence[C]], Awaitable[Sequence[Any]]]
+Write: TypeAlias = Callable[[Sequence[C]], Awaitable[Sequence[object]]]
 """Writes changes in one transaction, and returns their results in order."""
+Late: TypeAlias = Callable[[C, "asyncio.Future[Any]"], None]
+"""Gets a change that is written after its caller was cancelled, and the future of its result."""
 
 MAX_BATCH = 256
 """The maximum number of changes in one transaction."""
@@ -38,8 +40,14 @@ _TURNS_ALONE, _TURNS = 2, 32
 
 Without them the callers are two groups that take turns: every second transaction is small, and all others wait for it.
 """
+_RESUMED_AT_ONCE = 16
+"""The maximum number of callers that go on in one turn of the event loop, after a transaction.
+
+What follows a claim is a tool and its output: 200 outputs of 1 MB in one turn would stop all other calls for a second.
+"""
 CLOSE_LIMIT = 5.0
 """Seconds that closing waits for a database that does not answer."""
+_TO_THE_END = nullcontext()
 
 
 class RolledBack(Exception):
@@ -91,7 +99,7 @@ class GroupCommit(Generic[C]):
         size: Callable[[C], int] | None = None,
     ) -> None:
         self._write, self._aside, self._retry, self._limit, self._size = write, aside, retry or write, limit, size
-        self._while_wanted = _while_wanted if abandon else _until_the_end
+        self._abandons = abandon
         self._waiting: deque[_Entry[C]] = deque()
         self._task: asyncio.Task[None] | None = None
         self._lanes: dict[Hashable, deque[_Entry[C]]] = {}  # by locked row
@@ -101,7 +109,14 @@ class GroupCommit(Generic[C]):
         self.changes = self.transactions = 0
 
     async def put(
-        self, change: C, key: Hashable, *, withdraw: bool, row: Hashable = None, also: Hashable = None
+        self,
+        change: C,
+        key: Hashable,
+        *,
+        withdraw: bool,
+        row: Hashable = None,
+        also: Hashable = None,
+        late: Late[C] | None = None,
     ) -> Any:
         """Write a change, and return its result.
 
@@ -111,6 +126,7 @@ class GroupCommit(Generic[C]):
             row: the row that it locks. While that row is locked by others, all its changes wait apart. Default: *key*.
             withdraw: a cancelled caller takes the change back, unless its transaction has begun.
             also: a second key that it changes.
+            late: called with the change and its future when the caller is cancelled and the change stays in the queue.
 
         Raises:
             StoreError: the change was not written, or that is unknown.
@@ -132,7 +148,12 @@ class GroupCommit(Generic[C]):
                 self._task = loop.create_task(self._write_all(), name="group commit", context=contextvars.Context())
         if withdraw:
             return await entry.done
-        return await asyncio.shield(entry.done)  # a change that is not withdrawn keeps its future
+        try:
+            return await asyncio.shield(entry.done)  # a change that is not withdrawn keeps its future
+        except asyncio.CancelledError:
+            if late is not None and not entry.done.done():
+                late(change, entry.done)
+            raise
 
     async def close(self) -> None:
         """Wait until everything is written, for a limited time; then stop."""
@@ -151,7 +172,11 @@ class GroupCommit(Generic[C]):
     async def _write_all(self) -> None:
         waiting = self._waiting
         try:
-            while batch := self._next():
+            while True:
+                batch, later = self._taken(waiting)
+                waiting.extendleft(reversed(later))
+                if not batch:
+                    break
                 expected = len(batch) + len(waiting)
                 self.changes, self.transactions = self.changes + len(batch), self.transactions + 1
                 await self._settle(batch, self._write)
@@ -164,14 +189,8 @@ class GroupCommit(Generic[C]):
                 self._task = None
             _stop(waiting)
 
-    def _next(self) -> list[_Entry[C]]:
-        """Take the next changes from the queue, in order of arrival, with at most one of each key."""
-        batch, later = self._taken(self._waiting)
-        self._waiting.extendleft(reversed(later))
-        return batch
-
     def _taken(self, waiting: deque[_Entry[C]]) -> tuple[list[_Entry[C]], list[_Entry[C]]]:
-        """Take changes from a queue up to the limits. Return them, and those whose key they have already."""
+        """Take changes from a queue up to the limits, in order. Return them, and those whose key they have already."""
         batch, later, size = list[_Entry[C]](), list[_Entry[C]](), 0
         keys = set[Hashable]()
         while waiting and len(batch) < self._limit and (not batch or size + waiting[0].size <= MAX_BYTES):
@@ -191,7 +210,7 @@ class GroupCommit(Generic[C]):
     async def _settle(self, batch: list[_Entry[C]], write: Write[C], lane: deque[_Entry[C]] | None = None) -> None:
         """Write a batch and tell its callers. *lane* holds the changes that wait for the same locked row, if any."""
         try:
-            async with self._while_wanted(batch):
+            async with _while_wanted(batch) if self._abandons else _TO_THE_END:
                 results = await write([entry.change for entry in batch])
         except RolledBack as rolled_back:
             if lane is None or not rolled_back.waited:
@@ -207,9 +226,10 @@ class GroupCommit(Generic[C]):
             if not isinstance(error, Exception):
                 raise
         else:
-            for entry, result in zip(batch, results, strict=True):
-                if not entry.done.done():
-                    entry.done.set_result(result)
+            if len(batch) > 1:
+                await _deliver(zip(batch, results, strict=True))
+            elif not batch[0].done.done():
+                batch[0].done.set_result(results[0])
 
     async def _settle_parts(
         self, batch: list[_Entry[C]], rolled_back: RolledBack, write: Write[C], lane: deque[_Entry[C]] | None
@@ -267,12 +287,12 @@ class GroupCommit(Generic[C]):
 
 
 @asynccontextmanager
-async def _while_wanted(batch: list[_Entry[Any]]) -> AsyncGenerator[None]:
+async def _while_wanted(batch: list[_Entry[C]]) -> AsyncGenerator[None]:
     """Raise ``TimeoutError`` in the body when no caller waits for the batch any more."""
     left = len(batch)
     limit = asyncio.timeout(None)
 
-    def note_end(done: asyncio.Future[Any]) -> None:
+    def note_end(done: asyncio.Future[object]) -> None:
         nonlocal left
         left -= done.cancelled()
         if left == 0:
@@ -286,18 +306,28 @@ async def _while_wanted(batch: list[_Entry[Any]]) -> AsyncGenerator[None]:
         yield
 
 
-def _until_the_end(_batch: list[_Entry[Any]]) -> AbstractAsyncContextManager[None]:
-    return nullcontext()
+async def _deliver(answers: Iterator[tuple[_Entry[C], object]]) -> None:
+    """Give each caller its result, a few in each turn of the event loop."""
+    try:
+        for number, (entry, result) in enumerate(answers, 1):
+            if not entry.done.done():
+                entry.done.set_result(result)
+            if number % _RESUMED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+    finally:  # also when the task is cancelled: the changes of the others are written
+        for entry, result in answers:
+            if not entry.done.done():
+                entry.done.set_result(result)
 
 
-def _stop(waiting: deque[_Entry[Any]]) -> None:
+def _stop(waiting: deque[_Entry[C]]) -> None:
     """Fail the changes that no task writes any more."""
     for entry in waiting:
         _fail(entry, StoreError("the change was not written: the writer was stopped"))
     waiting.clear()
 
 
-def _fail(entry: _Entry[Any], error: BaseException) -> None:
+def _fail(entry: _Entry[C], error: BaseException) -> None:
     if entry.done.done():
         return
     # One exception for each caller: a shared one would collect the tracebacks of all.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from callgate.providers.stores.effects import PRUNE_BATCH
 
@@ -28,17 +29,6 @@ FINAL_STATES = (JobState.DONE, JobState.DEAD, JobState.CANCELLED)
 """The final states of a job."""
 
 
-class Group(NamedTuple):
-    """Jobs of one tool whose ``body`` begins with ``head``, in every tenant."""
-
-    tool: str
-    head: bytes
-
-
-EXPLAIN_BATCH = 1_000
-"""The maximum number of jobs that one statement explains."""
-
-
 @dataclass(slots=True)
 class Job:
     """One job of a tenant; ``id`` is unique across tenants.
@@ -50,7 +40,7 @@ class Job:
     ``sent_at`` is the time of the last message about it to a job engine. ``stop`` is True when the caller cancels a
     running job. ``progress`` and ``result`` are JSON. A job that goes on after a decision keeps the ``result`` of its
     suspension until it ends.
-    ``reason`` is a text for operators.
+    ``reason`` is a text for operators. ``result_mac`` signs the result in a store with signing keys.
     """
 
     id: str
@@ -74,6 +64,44 @@ class Job:
     ended_at: float | None = None
     result: bytes | None = None
     reason: str | None = None
+    result_mac: str | None = None
+
+
+HEAD_BYTES = 512
+"""The members of a body that decide which workers it fits end within so many bytes."""
+BODY, KEY, DEADLINE = b'{"v":', b'"key_id":', b'"deadline_at":'
+"""The beginning of a body, and the members after the tool and its version, in this order."""
+TIME_BYTES = 24
+"""The maximum number of bytes of a deadline with its comma."""
+_TIME = re.compile(rb"([0-9]+[.]?[0-9]*),")
+NO_KEY = "waits for a worker with its signing key"
+"""The one reason that has no MAC in a signed store: workers that have none of the keys write it."""
+EXPLAIN_BATCH = 1_000
+"""The maximum number of jobs that one statement explains."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fitting:
+    """The jobs that fit a worker. Each store finds them by the first bytes of their bodies, without a column.
+
+    A body that begins like ``BODY`` fits if the bytes before ``KEY`` are in ``versions``, and those from there to
+    ``DEADLINE`` in ``keys``. Other jobs fit any worker: a body of another form, a job past its deadline, and a job that
+    its user has cancelled.
+    """
+
+    versions: frozenset[bytes]
+    keys: frozenset[bytes]
+
+    def has(self, job: Job, now: float) -> bool:
+        """Return whether a job fits."""
+        first = job.body[:HEAD_BYTES]
+        key, end = first.find(KEY), first.find(DEADLINE)
+        if job.stop or end < 0 or not first.startswith(BODY):
+            return True
+        if key >= 0 and first[:key] in self.versions and first[key:end] in self.keys:
+            return True
+        deadline = _TIME.match(job.body, at := end + len(DEADLINE), at + TIME_BYTES)
+        return deadline is not None and float(deadline[1]) <= now
 
 
 def free_at(job: Job) -> float | None:
@@ -135,13 +163,14 @@ class JobStore(Protocol):
         *,
         id: str | None = None,
         queues: Collection[str] = (),
-        without: Collection[Group] = (),
+        fitting: Fitting | None = None,
     ) -> tuple[str, Job] | None:
         """Take a job for a worker: the job with that id, or the next one (of these queues, if any are given).
 
         A job may be taken when it is ``queued`` and ``run_at`` has come, or ``running`` and its lease has ended. It is then
         ``running``, leased to *owner* until *until*, with one more attempt and the next token. The next job is the one with
-        the highest priority, then the longest ready one, then the oldest in its queue, and in none of the groups *without*.
+        the highest priority, then the longest ready one, then the oldest in its queue; if *fitting* is given, of the jobs that
+        it has.
         Return None when no job is ready or its row is locked. Concurrent calls never get the same job.
         """
         ...
@@ -173,11 +202,17 @@ class JobStore(Protocol):
         """
         ...
 
-    async def explain(self, group: Group, now: float, reason: str, limit: int = EXPLAIN_BATCH) -> int:
-        """Record why ready jobs of a group wait, for operators: at most *limit* of those that have another reason.
+    async def unfit(
+        self, fitting: Fitting, now: float, explained: str, limit: int = EXPLAIN_BATCH
+    ) -> Sequence[tuple[str, str, bytes]]:
+        """Return the ids, the tools and the first ``HEAD_BYTES`` of the bodies of ready jobs that do not fit, in every tenant.
 
-        Return the number. Rows that another process has locked are skipped.
+        Jobs whose ``reason`` begins with *explained* are left out.
         """
+        ...
+
+    async def explain(self, ids: Collection[str], reason: str) -> None:
+        """Record for operators why queued jobs wait. Rows that another process has locked may be skipped."""
         ...
 
     async def cancel(self, tenant: str, id: str, at: float) -> JobState | None:
@@ -228,6 +263,10 @@ class JobStore(Protocol):
 
     async def count(self, queues: Collection[str] = ()) -> dict[JobState, int]:
         """Return the number of jobs in each state, of all tenants (of these queues, if any are given)."""
+        ...
+
+    async def count_queued(self, tenant: str, user: str, limit: int) -> int:
+        """Return the number of queued jobs of a user, or *limit* if there are more."""
         ...
 
     async def list(

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from callgate.providers.stores.base import AuditRow, AuditStore, AuditTip, Store
 from callgate.providers.stores.effects import OPEN_STATES, Alias, EffectRecord, EffectState, EffectStore
+from callgate.providers.stores.turns import Entered, Turns
 
 
 class RowChain(Protocol):
     """A hash chain of audit rows. Its lock is held from the sealing of rows to the end of their transaction."""
 
-    lock: asyncio.Lock
+    lock: Turns
     links: Sequence[AuditTip] | None
     """The last rows of other segments, which the first row of this one names; None until the store is asked for them."""
 
-    def seal(self, bodies: Sequence[Mapping[str, Any]]) -> list[AuditRow]:
+    def seal(self, bodies: Sequence[Mapping[str, object]]) -> list[AuditRow]:
         """Return the next rows of the chain. They enter it with ``written``."""
         ...
 
@@ -41,7 +42,7 @@ class TippedAudit(Protocol):
         ...
 
 
-ChainRows: TypeAlias = Sequence[tuple[RowChain, Mapping[str, Any]]]
+ChainRows: TypeAlias = Sequence[tuple[RowChain, Mapping[str, object]]]
 """Bodies of audit rows with their chains, at most one of each chain."""
 
 
@@ -49,7 +50,9 @@ ChainRows: TypeAlias = Sequence[tuple[RowChain, Mapping[str, Any]]]
 class Settlement:
     """The outcome of an effect. ``recorded`` are the states that count as this outcome, if the ledger has one already.
 
-    ``aliases``: the effect was claimed with an alias, which gets the outcome, too.
+    ``aliases``: the effect was claimed with an alias, which gets the outcome, too. ``effect`` and ``alias`` are what the
+    process has claimed: a store with signing keys signs them with the outcome. ``late`` is called when the caller is
+    cancelled and the store goes on writing, with the tenant, this outcome and the future of the result of ``settle``.
     """
 
     key: str
@@ -61,6 +64,9 @@ class Settlement:
     of: Collection[EffectState] = OPEN_STATES
     recorded: Collection[EffectState] = ()
     aliases: bool = False
+    effect: EffectRecord | None = None
+    alias: Alias | None = None
+    late: Callable[[str, Settlement, asyncio.Future[bool]], None] | None = None
 
     async def write(self, effects: EffectStore, tenant: str) -> bool:
         """Record the outcome. Return False if the claim is not open."""
@@ -142,7 +148,7 @@ async def append(written: Any, tenant: str, rows: ChainRows, chains: AsyncExitSt
         await written.audit.append(row_tenant(body, tenant), sealed)
 
 
-def row_tenant(body: Mapping[str, Any], tenant: str) -> str:
+def row_tenant(body: Mapping[str, object], tenant: str) -> str:
     """Return the tenant that an audit row names: the caller's, also if the effect belongs to all tenants.
 
     A body that names none has *tenant*, that of the effect.
@@ -155,21 +161,27 @@ def by_chain(rows: ChainRows) -> ChainRows:
     return rows if len(rows) == 1 else sorted(rows, key=lambda one: id(one[0]))
 
 
-@asynccontextmanager
-async def sealing(
+def sealing(
     chain: RowChain, bodies: Sequence[Mapping[str, object]], audit: AuditStore | None = None
-) -> AsyncGenerator[list[AuditRow], None]:
+) -> AbstractAsyncContextManager[list[AuditRow]]:
     """Give the next rows of a chain to the caller, who writes them in this context, under the lock of the chain.
 
     The first row of a segment links to the last rows of others in *audit*, if that is a store with ``tips``.
     """
-    async with chain.lock:
+
+    async def seal(stack: AsyncExitStack) -> list[AuditRow]:
+        await stack.enter_async_context(chain.lock)
         if chain.links is None and isinstance(audit, TippedAudit):
             chain.links = await audit.tips()
         rows = chain.seal(bodies)
-        try:
-            yield rows
-        except BaseException:
-            chain.doubtful()
-            raise
-        chain.written(rows)
+
+        def end(_: object, error: BaseException | None, __: object) -> None:
+            if error is None:
+                chain.written(rows)
+            else:
+                chain.doubtful()
+
+        stack.push(end)
+        return rows
+
+    return Entered(seal)

@@ -6,7 +6,8 @@ namespace keeps its names as they are, so that rows of earlier versions stay val
 
 from __future__ import annotations
 
-_MARK = "\x1f"
+MARK = "\x1f"
+"""The first character of a name in a namespace."""
 _AFTER = "\x20"
 """The character after the mark."""
 _LAST = chr(0x10FFFF)
@@ -14,18 +15,26 @@ _LAST = chr(0x10FFFF)
 
 def in_table(namespace: str, name: str) -> str:
     """Return the name that a table has for the name of a tenant or a segment in a namespace."""
-    if not namespace and not name.startswith(_MARK):
+    if not namespace and not name.startswith(MARK):
         return name
-    return f"{_MARK}{namespace}{_MARK}{name}"
+    return f"{MARK}{namespace}{MARK}{name}"
 
 
 def from_table(namespace: str, name: str) -> str:
     """Return the name that ``in_table`` was given."""
-    return name[len(namespace) + 2 :] if name.startswith(_MARK) else name
+    return name[len(namespace) + 2 :] if name.startswith(MARK) else name
+
+
+def condition_of(namespace: str) -> tuple[str, dict[str, str]]:
+    """Return the condition of rows whose ``tenant`` is in a namespace, with its values."""
+    head = in_table(namespace, "")
+    if head:
+        return f"substr(tenant, 1, {len(head)}) = :head", {"head": head}
+    return "substr(tenant, 1, 1) <> :head", {"head": MARK}
 
 
 def range_of(namespace: str) -> tuple[str, str]:
     """Return the first name that a table has in a namespace, and the first one after it, by code point."""
     if not namespace:
-        return f"{_MARK}{_LAST}", _LAST
-    return f"{_MARK}{namespace}{_MARK}", f"{_MARK}{namespace}{_AFTER}"
+        return f"{MARK}{_LAST}", _LAST
+    return f"{MARK}{namespace}{MARK}", f"{MARK}{namespace}{_AFTER}"

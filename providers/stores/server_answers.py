@@ -6,7 +6,7 @@ import asyncio
 import os
 import socket
 from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from contextvars import ContextVar
 
 from callgate.errors import StoreConflict, StoreError
@@ -25,15 +25,17 @@ BREAKER = Settings(failures=5, window=60.0, open_for=1.0, probes=1)
 
 LOCK_WAIT: ContextVar[int | None] = ContextVar("callgate_lock_wait", default=None)
 """See ``waiting_for_locks``."""
+_UNLIMITED = nullcontext()
 _ENDS: ContextVar[float | None] = ContextVar("callgate_store_answer_ends", default=None)
 
 
-@contextmanager
-def answer_within(seconds: float | None) -> Generator[None, None, None]:
+def answer_within(seconds: float | None) -> AbstractContextManager[None]:
     """Limit the time of all requests to a store in this context together; None leaves it as it is."""
-    if seconds is None:
-        yield
-        return
+    return _UNLIMITED if seconds is None else _within(seconds)
+
+
+@contextmanager
+def _within(seconds: float) -> Generator[None, None, None]:
     token = _ENDS.set(asyncio.get_running_loop().time() + seconds)
     try:
         yield
@@ -46,10 +48,10 @@ def before_deadline(left: float | None) -> float | None:
     return None if left is None else left - min(MARGIN, left / 4)
 
 
-def time_left(most: float) -> float:
-    """Return the seconds that are left for a request, at most *most*."""
+def time_left(maximum: float) -> float:
+    """Return the seconds that are left for a request, at most *maximum*."""
     ends = _ENDS.get()
-    return most if ends is None else min(most, max(0.0, ends - asyncio.get_running_loop().time()))
+    return maximum if ends is None else min(maximum, max(0.0, ends - asyncio.get_running_loop().time()))
 
 
 @contextmanager

@@ -7,8 +7,9 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from callgate.errors import StoreError
 from callgate.hooks.stock.records.audit_export import AuditFile, Delivery, export_audit
@@ -16,10 +17,11 @@ from callgate.hooks.stock.records.audit_otlp import AuditOtlp
 from callgate.hooks.stock.records.audit_retention import prune_audit
 from callgate.hooks.stock.records.audit_verify import AuditReport, Head, Progress, verify_audit
 from callgate.providers.stores.base import AuditRow
-from callgate.runtime.commands.common import Command, confirm, opened, progress_table, when
+from callgate.runtime.commands.common import Command, confirm, opened, progress_table, read_keys, when
 
 ANCHORS = "a file of anchors kept elsewhere: per line a JSON object with segment, number and hash, as logged"
-KEYS = "a file with the signing keys of the checkpoints, one a line; the first key signs"
+KEYS = "a file with the signing keys of rows and checkpoints, one a line; the first key signs"
+SINCE = "a row from this time on without a signature is a problem; such as 2026-12-01 or 2026-12-01T08:00:00Z (UTC)"
 LINES = "a file of JSON Lines; rows are appended"
 EXPORTED = "keep rows that this cursor has not passed; may be repeated"
 EXPORTING = """Deliver the rows that a cursor has not passed, and move the cursor. Each destination has a cursor of its own.
@@ -39,6 +41,7 @@ def main(arguments: Sequence[str], out: TextIO = sys.stdout, answers: TextIO = s
     )
     verify.add_argument("--anchors", type=Path, metavar="FILE", help=ANCHORS)
     verify.add_argument("--signing-keys", type=Path, metavar="FILE", help=KEYS)
+    verify.add_argument("--signed-since", type=_instant, metavar="TIME", help=SINCE)
     verify.add_argument("--incremental", action="store_true", help=INCREMENTAL)
     export = command.add(
         "export",
@@ -61,6 +64,14 @@ def main(arguments: Sequence[str], out: TextIO = sys.stdout, answers: TextIO = s
     return command.run(arguments, out, answers)
 
 
+def _instant(text: str) -> float:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError("write a date, or a date and a time: 2026-12-01T08:00:00") from None
+    return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()
+
+
 def _verifying(out: TextIO) -> Progress:
     write = progress_table(out, "rows", "segments", "problems")
 
@@ -78,7 +89,12 @@ async def _verify(args: argparse.Namespace, out: TextIO, _answers: TextIO) -> in
     keys = read_keys(args.signing_keys)
     async with opened(args.address, args.namespace) as store:
         report = await verify_audit(
-            store.audit, heads, signing_keys=keys, incremental=args.incremental, progress=_verifying(out)
+            store.audit,
+            heads,
+            signing_keys=keys,
+            signed_since=args.signed_since,
+            incremental=args.incremental,
+            progress=_verifying(out),
         )
     _show(report, out)
     return 0 if report.ok else 1
@@ -125,23 +141,6 @@ async def _prune(args: argparse.Namespace, out: TextIO, answers: TextIO) -> int:
     return 0
 
 
-def read_keys(path: Path | None) -> list[str]:
-    """Read signing keys from a file, one a line.
-
-    Raises:
-        StoreError: the file holds no keys: signatures would be left unchecked.
-    """
-    if path is None:
-        return []
-    try:
-        keys = path.read_text("utf-8").split()
-    except UnicodeDecodeError:
-        keys = []
-    if not keys:
-        raise StoreError(f"{path.name} holds no signing keys; write one a line")
-    return keys
-
-
 def read_anchors(path: Path) -> list[Head]:
     """Read anchors from a file.
 
@@ -160,7 +159,7 @@ def read_anchors(path: Path) -> list[Head]:
     return heads
 
 
-def _show(report: Any, out: TextIO) -> None:
+def _show(report: object, out: TextIO) -> None:
     """Write a table if rich is installed, otherwise plain lines."""
     try:
         from rich.console import Console

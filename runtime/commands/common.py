@@ -9,13 +9,14 @@ import re
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, TextIO, TypeAlias, TypeVar
 
 from callgate.errors import CallgateError, StoreError
 from callgate.providers.stores.address import in_namespace, store_at
 from callgate.providers.stores.base import Store
-from callgate.providers.stores.memory import MemoryStore
-from callgate.providers.stores.sql import SqlStore
+from callgate.providers.stores.memory.store import MemoryStore
+from callgate.providers.stores.sql.store import SqlStore
 from callgate.tools.values import clip
 
 K = TypeVar("K")
@@ -207,3 +208,20 @@ def confirm(what: str, args: argparse.Namespace, out: TextIO, answers: TextIO) -
     out.flush()
     if answers.readline().strip().lower() not in {"y", "yes"}:
         raise Refused("nothing was changed")
+
+
+def read_keys(path: Path | None) -> list[str]:
+    """Read signing keys from a file, one a line.
+
+    Raises:
+        StoreError: the file holds no keys: signatures would be left unchecked.
+    """
+    if path is None:
+        return []
+    try:
+        keys = [line.strip() for line in path.read_text("utf-8").splitlines() if line.strip()]
+    except UnicodeDecodeError:
+        keys = []
+    if not keys:
+        raise StoreError(f"{path.name} holds no signing keys; write one a line")
+    return keys

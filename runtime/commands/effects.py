@@ -9,10 +9,14 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any, TextIO
+from pathlib import Path
+from typing import TextIO
 
 from callgate.hooks.effects import Committed, Finding, NoEffect
 from callgate.hooks.stock.records.audit_chain import Chain, micros
+from callgate.hooks.stock.records.audit_signatures import keys_of, row_signer
+from callgate.providers.signing import SigningKeys
+from callgate.providers.stores.address import signed_by
 from callgate.providers.stores.base import Store
 from callgate.providers.stores.effects import ENDED_STATES, EffectRecord, EffectState, EffectStore, overdue
 from callgate.providers.stores.ledger_writes import sealing
@@ -25,6 +29,7 @@ from callgate.runtime.commands.common import (
     only_one,
     opened,
     progress_table,
+    read_keys,
     refuse_short,
     when,
     write_facts,
@@ -72,6 +77,9 @@ def main(arguments: Sequence[str], out: TextIO = sys.stdout, answers: TextIO = s
     outcome.add_argument("--no-effect", action="store_true", help="the effect did not happen, and will not")
     settling.add_argument("--output", type=_json, metavar="JSON", help="the output that a repeat gets (null)")
     settling.add_argument("--note", required=True, metavar="TEXT", help="how you know")
+    settling.add_argument(
+        "--signing-keys", type=Path, metavar="FILE", help="keys that sign the effect and the audit row, one a line"
+    )
     settling.add_argument("--by", metavar="NAME", help="who settles it (default: the user of the operating system)")
     command.add(
         "prune", prune, "delete what has ended", "address", "--namespace", "--older-than", "--yes", about=PRUNING
@@ -137,7 +145,7 @@ async def _find(effects: EffectStore, key: str, tenant: str | None) -> tuple[str
     return only_one(key, found, "effect", lambda one: f"{one[1][:SHORT]} of tenant {clip(one[0])!r}", hints)
 
 
-def _as_json(tenant: str, effect: EffectRecord) -> dict[str, Any]:
+def _as_json(tenant: str, effect: EffectRecord) -> dict[str, object]:
     receipt = None if effect.receipt is None else output_in(effect.receipt)
     return {"tenant": tenant, **asdict(effect), "receipt": receipt}
 
@@ -152,8 +160,18 @@ async def settle(args: argparse.Namespace, out: TextIO, answers: TextIO) -> None
         raise Refused("--output goes with --committed: a call without an effect has no output")
     found: Finding = NoEffect() if args.no_effect else Committed(args.output)
     word = "no_effect: a repeat runs" if args.no_effect else "committed: a repeat gets the output"
-    async with opened(args.address, args.namespace) as store:
-        tenant, effect = await _find(store.effects, args.key, args.tenant)
+    keys = keys_of(read_keys(args.signing_keys))
+    async with opened(args.address, args.namespace) as raw:
+        store = signed_by(raw, keys)
+        tenant, effect = await _find(raw.effects, args.key, args.tenant)
+        if effect.mac and keys is None:
+            raise Refused(f"{effect.key[:SHORT]} is signed: give --signing-keys FILE, with the keys of the gate")
+        if keys is not None:
+            if not effect.mac:
+                raise Refused(
+                    f"{effect.key[:SHORT]} is not signed; run `callgate stores sign` for rows from before the keys"
+                )
+            effect = await store.effects.get(tenant, effect.key) or effect  # refuses a row that was changed
         if overdue(effect, time.time()):  # an open gate does the same
             await store.effects.expire(time.time())
             effect = await store.effects.get(tenant, effect.key) or effect
@@ -162,12 +180,14 @@ async def settle(args: argparse.Namespace, out: TextIO, answers: TextIO) -> None
         about = f"{clip(effect.tool)} for {clip(effect.user)} of tenant {clip(tenant)!r}, begun {when(effect.began_at)}"
         confirm(f"{effect.key[:SHORT]}: {about}\nis to be {word}", args, out, answers)
         by = args.by or _operator()
-        if not await _settled(store, tenant, effect, found, by, args.note):
+        if not await _settled(store, tenant, effect, found, by, args.note, keys):
             raise Refused("another person has settled it in the meantime; nothing was changed")
     out.write(f"{effect.key[:SHORT]} is {word}; settled by {clip(by)}\n")
 
 
-async def _settled(store: Store, tenant: str, effect: EffectRecord, found: Finding, by: str, note: str) -> bool:
+async def _settled(
+    store: Store, tenant: str, effect: EffectRecord, found: Finding, by: str, note: str, keys: SigningKeys | None
+) -> bool:
     """Write the outcome and a row of the audit record about it in one transaction; False if it was settled before."""
     now = time.time()
     state = EffectState.NO_EFFECT if isinstance(found, NoEffect) else EffectState.COMMITTED
@@ -188,7 +208,8 @@ async def _settled(store: Store, tenant: str, effect: EffectRecord, found: Findi
         "note": note,
     }
     # The row is a segment of its own.
-    chain = Chain(store.audit.append, None, time.time, in_place=True, limit=WRITE_LIMIT, every=1)
+    sign = row_signer(keys, store.audit)
+    chain = Chain(store.audit.append, None, time.time, in_place=True, limit=WRITE_LIMIT, every=1, sign=sign)
     async with store.transaction() as written, sealing(chain, [body], written.audit) as rows:
         done = await settle_unknown(written.effects, now, tenant, effect, found, note=f"{by}: {note}")
         if done:

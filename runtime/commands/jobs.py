@@ -8,8 +8,11 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any, TextIO
+from pathlib import Path
+from typing import TextIO
 
+from callgate.hooks.stock.records.audit_signatures import keys_of
+from callgate.providers.stores.address import signed_by
 from callgate.providers.stores.base import Store
 from callgate.providers.stores.jobs import FINAL_STATES, Job, JobState
 from callgate.runtime.commands.common import (
@@ -21,6 +24,7 @@ from callgate.runtime.commands.common import (
     only_one,
     opened,
     progress_table,
+    read_keys,
     refuse_short,
     when,
     write_facts,
@@ -49,9 +53,16 @@ def main(arguments: Sequence[str], out: TextIO = sys.stdout, answers: TextIO = s
     which = retrying.add_mutually_exclusive_group(required=True)
     which.add_argument("id", nargs="?", help="the id of the job, or its beginning")
     which.add_argument("--all", action="store_true", help=f"all dead jobs among the newest {SEARCHED:,}")
+    cancelling = verb("cancel", cancel, "cancel a job that has not ended", "address", "--namespace", "--yes")
+    cancelling.add_argument(
+        "--signing-keys",
+        type=Path,
+        metavar="FILE",
+        help="the keys of the gate, which sign the end of the job, one a line",
+    )
     for one in (
         verb("show", show_one, "show one job with its arguments", "address", "--namespace", "--json"),
-        verb("cancel", cancel, "cancel a job that has not ended", "address", "--namespace", "--yes"),
+        cancelling,
     ):
         one.add_argument("id", help=f"the id of the job, or its beginning: at least {SHORTEST} characters")
     verb("prune", prune, "delete jobs that have ended", "address", "--namespace", "--older-than", "--yes")
@@ -109,10 +120,10 @@ async def _find(store: Store, id: str) -> tuple[str, Job]:
     return only_one(id, found, "job", lambda one: one[:SHORT], (" of any state", "give more of the id"))
 
 
-def _as_json(tenant: str, job: Job) -> dict[str, Any]:
-    row = {"tenant": tenant, **asdict(job)}
-    for name in ("body", "progress", "result"):
-        row[name] = None if row[name] is None else json.loads(row[name])
+def _as_json(tenant: str, job: Job) -> dict[str, object]:
+    row: dict[str, object] = {"tenant": tenant, **asdict(job)}
+    for name, value in (("body", job.body), ("progress", job.progress), ("result", job.result)):
+        row[name] = None if value is None else json.loads(value)
     return row
 
 
@@ -140,12 +151,16 @@ async def cancel(args: argparse.Namespace, out: TextIO, answers: TextIO) -> None
     """Cancel one job.
 
     Raises:
-        Refused: the job has ended, or the person did not agree.
+        Refused: the job has ended, it is signed and there are no keys, or the person did not agree.
     """
-    async with opened(args.address, args.namespace) as store:
+    keys = keys_of(read_keys(args.signing_keys))
+    async with opened(args.address, args.namespace) as raw:
+        store = signed_by(raw, keys)
         tenant, job = await _find(store, args.id)
         if job.state in FINAL_STATES:
             raise Refused(f"{job.id[:SHORT]} is {job.state}")
+        if keys is None and job.state is not JobState.RUNNING:  # the worker of a running job signs its end
+            raise Refused(f"{job.id[:SHORT]} is signed: give --signing-keys FILE, with the keys of the gate")
         confirm(f"{job.id[:SHORT]}, {clip(job.tool)} for {clip(job.user)}, is to be cancelled", args, out, answers)
         state = await store.jobs.cancel(tenant, job.id, time.time())
     if state not in (JobState.CANCELLED, JobState.RUNNING):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -30,13 +31,16 @@ def main(arguments: Sequence[str], out: TextIO = sys.stdout) -> int:
     add("--tenant", metavar="T", help="the tenant of this user")
     add("--role", action="append", default=[], metavar="R", help="a role of this user; may be given again")
     add("--http", type=int, metavar="PORT", help="serve HTTP on 127.0.0.1 instead of stdio")
+    add("--folder", metavar="DIR", help="the working directory of the gate and its module; default: the current one")
     add("--show", action="store_true", help="print what to write into the configuration of a host, and exit")
     args = parser.parse_args(arguments)
     name = args.name or args.app.partition(":")[0].partition(".")[0]
-    if args.show:
-        out.write(configuration(name, arguments, args.http))
-        return 0
     try:
+        if args.folder is not None:
+            os.chdir(args.folder)
+        if args.show:
+            out.write(configuration(name, arguments, args.http))
+            return 0
         gate = gate_at(args.app)
         user = User(args.user, args.tenant, roles=set(args.role))
         served = server(gate, name=name, user=user)
@@ -56,23 +60,35 @@ def main(arguments: Sequence[str], out: TextIO = sys.stdout) -> int:
 
 
 def configuration(name: str, arguments: Sequence[str], port: int | None) -> str:
-    """Return the text that tells a person what to write into the configuration of a host."""
+    """Return the text that tells a person what to write into the configuration of a host.
+
+    It names the working directory: a host starts servers in another one, where a relative path of the module, such as that
+    of its database, would be another file.
+    """
     if port is not None:
         url = f"http://127.0.0.1:{port}/mcp"
         entry: dict[str, object] = {"type": "http", "url": url}
         line = f"claude mcp add --transport http {shlex.quote(name)} {url}"
     else:
-        args = ["-m", "callgate", "mcp", *(one for one in arguments if one != "--show")]
-        here = str(Path.cwd())
-        entry = {"command": sys.executable, "args": args, "env": {"PYTHONPATH": here}}
-        line = f"claude mcp add {shlex.quote(name)} --env {shlex.quote(f'PYTHONPATH={here}')} -- "
-        line += shlex.join([sys.executable, *args])
+        args = ["-m", "callgate", "mcp", *_without_folder(arguments), "--folder", str(Path.cwd())]
+        entry = {"command": sys.executable, "args": args}
+        line = f"claude mcp add {shlex.quote(name)} -- {shlex.join([sys.executable, *args])}"
     return (
         f"For Claude Desktop, Cursor, Windsurf and others, add to the file of MCP servers:\n"
         f"{json.dumps({'mcpServers': {name: entry}}, indent=2)}\n\n"
         f"For VS Code, add to .vscode/mcp.json:\n{json.dumps({'servers': {name: entry}}, indent=2)}\n\n"
         f"For Claude Code, run:\n{line}\n"
     )
+
+
+def _without_folder(arguments: Sequence[str]) -> list[str]:
+    kept, given = list[str](), iter(arguments)
+    for one in given:
+        if one == "--folder":
+            next(given, None)
+        elif one != "--show" and not one.startswith("--folder="):
+            kept.append(one)
+    return kept
 
 
 def _serve_http(served: ServedGate, port: int) -> None:

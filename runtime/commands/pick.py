@@ -10,7 +10,7 @@ import sys
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from callgate.tools.picking.entry import entry_of
 from callgate.tools.picking.pick import pick_tools
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str], out: TextIO = sys.stdout) -> int:
     return 0 if picks else 1
 
 
-def read_catalog(path: Path) -> list[Mapping[str, Any]]:
+def read_catalog(path: Path) -> list[Mapping[str, object]]:
     """Read the tools of a catalogue file.
 
     Raises:
@@ -72,16 +72,17 @@ def read_catalog(path: Path) -> list[Mapping[str, Any]]:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise ValueError(f"{path.name} is not UTF-8 text") from None
-    tools = list(_tools_in(_parse(text, path.name)))
-    for number, one in enumerate(tools, 1):
+    tools: list[Mapping[str, object]] = []
+    for number, one in enumerate(_tools_in(_parse(text, path.name)), 1):
         if not isinstance(one, Mapping) or not entry_of(one).name:
             raise ValueError(f"{path.name}: entry {number} is no tool: it has no name")
+        tools.append(one)
     if not tools:
         raise ValueError(f"{path.name} holds no tools")
     return tools
 
 
-def _parse(text: str, name: str) -> Any:
+def _parse(text: str, name: str) -> object:
     """One JSON value, or else one a line.
 
     Raises:
@@ -92,7 +93,7 @@ def _parse(text: str, name: str) -> Any:
     except (ValueError, RecursionError) as error:
         if len(text.splitlines()) < 2 or text.lstrip()[:2] in {"{\n", "[\n", "{\r", "[\r"}:
             raise ValueError(f"{name} is not JSON: {error}") from None
-    found: list[Any] = []
+    found: list[object] = []
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             try:
@@ -102,7 +103,7 @@ def _parse(text: str, name: str) -> Any:
     return found
 
 
-def _tools_in(value: object) -> Iterator[Any]:
+def _tools_in(value: object) -> Iterator[object]:
     """Yield the tools of a catalogue: a list, the list under ``tools``, or the ``tools`` of each of ``servers``.
 
     In a file of JSON lines, a line may hold a list of tools.

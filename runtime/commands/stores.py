@@ -1,17 +1,21 @@
-"""``callgate stores check|upgrade|show --store ADDRESS``: check and migrate the tables of a store, and show its figures."""
+"""``callgate stores check|upgrade|sign|show --store ADDRESS``: maintain the tables of a store, and show its figures."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TextIO
 
 from callgate.errors import StoreError
+from callgate.providers.signing import SigningKeys
 from callgate.providers.stores.base import Store
-from callgate.providers.stores.sql import SqlStore
-from callgate.providers.stores.sql_database import HEAD
-from callgate.runtime.commands.common import Command, named_store, opened
+from callgate.providers.stores.sql.database.database import HEAD
+from callgate.providers.stores.sql.database.schema import SERVES
+from callgate.providers.stores.sql.signing import sign_rows
+from callgate.providers.stores.sql.store import SqlStore
+from callgate.runtime.commands.common import Command, confirm, named_store, opened, read_keys
 
 ADDRESS = "sqlite:///callgate.db, postgresql://user@host/database; the value of Gate(store=...)"
 
@@ -19,24 +23,42 @@ ADDRESS = "sqlite:///callgate.db, postgresql://user@host/database; the value of 
 def main(arguments: Sequence[str], out: TextIO = sys.stdout) -> int:
     """Run ``callgate stores ...``; 0: the tables are up to date, 1: they are not, 2: the store cannot be used."""
     command = Command("stores", "Maintain the tables of a store.")
-    for name, help in (
-        ("check", "check whether the tables are up to date; changes nothing"),
-        ("upgrade", "migrate the tables, or create them"),
+    for verb in (
+        command.add("check", _check, "check whether the tables are up to date; changes nothing"),
+        command.add("upgrade", _upgrade, "migrate the tables, or create them", "--yes"),
     ):
-        command.add(name, _run, help).add_argument("--store", required=True, metavar="ADDRESS", help=ADDRESS)
+        verb.add_argument("--store", required=True, metavar="ADDRESS", help=ADDRESS)
     shown = command.add(
         "show", _show, "show what an operator has to look at: unknown effects, suspended calls, late jobs"
     )
     shown.add_argument("--store", required=True, metavar="ADDRESS", help=ADDRESS)
     shown.add_argument("--namespace", default="", metavar="NAME", help="that of Options(namespace=...); default: none")
+    signing = command.add("sign", _sign, "sign the rows that were written before the gate had signing keys", "--yes")
+    signing.add_argument("--store", required=True, metavar="ADDRESS", help=ADDRESS)
+    signing.add_argument(
+        "--namespace", default="", metavar="NAME", help="that of Options(namespace=...); default: none"
+    )
+    signing.add_argument(
+        "--signing-keys", type=Path, required=True, metavar="FILE", help="the keys of the gate, one a line"
+    )
     return command.run(arguments, out, sys.stdin)
 
 
-async def _run(args: argparse.Namespace, out: TextIO, _answers: TextIO) -> int:
-    work = check if args.verb == "check" else upgrade
-    current, text = await work(named_store(args.store))
+async def _check(args: argparse.Namespace, out: TextIO, _answers: TextIO) -> int:
+    current, text = await check(named_store(args.store))
     out.write(f"{text}\n")
     return 0 if current else 1
+
+
+async def _upgrade(args: argparse.Namespace, out: TextIO, answers: TextIO) -> int:
+    store = named_store(args.store)
+    before = await store.revision() if isinstance(store, SqlStore) else None
+    if before is not None and before < SERVES:
+        what = f"Processes of the version with revision {before} cannot use the tables afterwards: stop them all first"
+        confirm(what, args, out, answers)
+    _, text = await upgrade(store)
+    out.write(f"{text}\n")
+    return 0
 
 
 async def _show(args: argparse.Namespace, out: TextIO, _answers: TextIO) -> int:
@@ -55,6 +77,17 @@ async def _show(args: argparse.Namespace, out: TextIO, _answers: TextIO) -> int:
     return 0
 
 
+async def _sign(args: argparse.Namespace, out: TextIO, answers: TextIO) -> int:
+    keys = SigningKeys(read_keys(args.signing_keys))
+    async with opened(args.store, args.namespace) as store:
+        if not isinstance(store, SqlStore):
+            raise StoreError(f"{store.name}: this store keeps no rows that can be signed later")
+        confirm("Every unsigned row becomes valid, also a row that was written by hand", args, out, answers)
+        signed = await sign_rows(store.signed(keys))
+    out.writelines(f"{kind:<20} {number:>12,}\n" for kind, number in signed.items())
+    return 0
+
+
 async def check(store: Store) -> tuple[bool, str]:
     """Check whether the tables of a store are up to date, and describe them; changes nothing.
 
@@ -68,7 +101,8 @@ async def check(store: Store) -> tuple[bool, str]:
         return True, f"{store.name}: the tables are at revision {at}, which also serves this version"
     if at == HEAD:
         return True, f"{store.name}: the tables are at revision {HEAD}, which is current"
-    return False, f"{store.name}: {_shown(at)}; current is {HEAD}: run `callgate stores upgrade`"
+    first = "stop all processes of that version, and then " if at is not None and at < SERVES else ""
+    return False, f"{store.name}: {_shown(at)}; current is {HEAD}: {first}run `callgate stores upgrade`"
 
 
 async def upgrade(store: Store) -> tuple[bool, str]:
@@ -80,7 +114,7 @@ async def upgrade(store: Store) -> tuple[bool, str]:
     if not isinstance(store, SqlStore):
         return await _without_tables(store)
     before = await store.revision()
-    await store.open()  # migrates, in one transaction
+    await store.upgrade()  # in one transaction
     await store.close()
     if before is not None and before >= HEAD:
         what = "is current" if before == HEAD else "also serves this version"

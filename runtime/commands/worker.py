@@ -15,8 +15,8 @@ from typing import TextIO
 
 from callgate.errors import CallgateError
 from callgate.runtime.gate import Gate
-from callgate.runtime.jobs.backend import Tally
 from callgate.runtime.lifespan.probe import StoreProbe
+from callgate.runtime.options.job_engine import Tally
 
 ABOUT = """Run the calls that were submitted to a gate. The gate creates or migrates the tables of its store, unless it has
 Options(migrate=False)."""

@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from callgate.errors import UnknownTool
-from callgate.runtime.call import batch
-from callgate.runtime.call.options import CallOptions
+from callgate.providers.content_json import BINARY
 from callgate.runtime.conversation.events import Ending
-from callgate.runtime.conversation.gates import ConversationGate
-from callgate.runtime.faces.placement import Placement, RunOn
-from callgate.runtime.models.wire.result_text import output_text
+from callgate.runtime.gate.invoker import Invoker
+from callgate.runtime.gate.placement import Placement, RunOn
+from callgate.runtime.models.wire.result_content import joined_texts, text_and_blocks
 from callgate.runtime.models.wire.shapes import is_mapping
+from callgate.runtime.pipeline import batch
+from callgate.runtime.pipeline.options import CallOptions
 from callgate.tools.arguments.hydration import HydrationProvenance, HydrationResult, Repairer, unknown
 from callgate.tools.calls import ErrorInfo, Outcome, ToolCall, ToolResult, User
 
@@ -57,11 +58,15 @@ def shown(call: ToolCall, result: ToolResult, most: int) -> ToolResult:
         result = replace(result, provenance={**seen, "hydration": made})
     if not result.ok:
         return result  # an error text is short
-    text = output_text(result).encode(errors="replace")
+    whole, blocks = text_and_blocks(replace(result, ran_with=None))
+    data = [block for block in blocks or () if block["type"] in BINARY]
+    if blocks is not None:
+        whole = joined_texts(block for block in blocks if block not in data)
+    text = whole.encode(errors="replace")
     if len(text) <= most:
         return result
-    first = text[:most].decode(errors="ignore")
-    return replace(result, output=f"{first}\n[cut: the first {most} of {len(text)} bytes]")
+    cut = f"{text[:most].decode(errors='ignore')}\n[cut: the first {most} of {len(text)} bytes]"
+    return replace(result, output=[cut, *data] if data else cut)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +77,13 @@ class Calls:
     loop's clock; an earlier deadline of the tool counts.
     """
 
-    gate: ConversationGate
+    gate: Invoker
     user: User
     offered: frozenset[str]
     wire: str
     options: CallOptions
     until: float | None
-    told: Callable[[ToolResult], Awaitable[None]]
+    report: Callable[[ToolResult], Awaitable[None]]
     run_on: RunOn | None = None
     repair: Repairer | None = None
 
@@ -91,7 +96,7 @@ class Calls:
         asked = [await self._hydrated(call) if call.name in self.offered else call for call in calls]
         return await batch.call_many(self, asked, self.user, at_once, self.options)
 
-    async def call(self, call: ToolCall | HydrationResult, *, user: User, **options: Any) -> ToolResult:
+    async def call(self, call: ToolCall | HydrationResult, *, user: User, **options: object) -> ToolResult:
         """Run one call, for ``call_many``."""
         if self.until is not None and self.until <= asyncio.get_running_loop().time():
             result = not_run(call.call if isinstance(call, HydrationResult) else call, Ending.DEADLINE)
@@ -100,7 +105,7 @@ class Calls:
             result = await placed.call(call, user=user, **self._limited(call.call.name, options))
         else:
             result = await self._unknown(call, options)
-        await self.told(result)
+        await self.report(result)
         return result
 
     async def _hydrated(self, call: ToolCall) -> HydrationResult:
@@ -111,7 +116,7 @@ class Calls:
         """Return whether a call may run beside others, for ``call_many``."""
         return self.gate.runs_in_parallel(call)
 
-    def _limited(self, tool: str, options: Mapping[str, object]) -> dict[str, Any]:
+    def _limited(self, tool: str, options: Mapping[str, object]) -> dict[str, object]:
         if self.until is None:
             return dict(options)
         left = max(0.0, self.until - asyncio.get_running_loop().time())

@@ -7,11 +7,12 @@ from typing import TypedDict, Unpack
 
 from callgate.runtime.conversation.channel import events_of
 from callgate.runtime.conversation.events import Conversation, ConversationEvent
-from callgate.runtime.conversation.gates import ConversationGate
-from callgate.runtime.conversation.loop import LoopOptions, Model, Talk, tell_nobody
+from callgate.runtime.conversation.loop import Model, Talk, tell_nobody
+from callgate.runtime.conversation.options import loop_options
 from callgate.runtime.conversation.provider_items import Decide
-from callgate.runtime.faces.bound import Bound
-from callgate.runtime.faces.placement import RunOn
+from callgate.runtime.gate import Gate
+from callgate.runtime.gate.bound import Bound
+from callgate.runtime.gate.placement import RunOn
 from callgate.runtime.models.wire.codec import Messages
 from callgate.tools.arguments.hydration import Repairer
 from callgate.tools.calls import ToolResult, User
@@ -67,7 +68,7 @@ class ConverseOptions(TypedDict, total=False):
 
 
 async def converse(
-    client: Model, gate: ConversationGate | Bound, messages: Messages = (), **options: Unpack[ConverseOptions]
+    client: Model, gate: Gate | Bound, messages: Messages = (), **options: Unpack[ConverseOptions]
 ) -> Conversation:
     """Converse with a model until it is done, a limit is reached, or a call is suspended.
 
@@ -81,15 +82,16 @@ async def converse(
 
     Raises:
         StateRefused: ``resume`` or ``results`` does not fit.
-        ValueError: there are no messages, a limit is invalid, or ``tools`` names a tool that the gate does not have.
+        TypeError: an argument or an option is of another type; the message has the line to write.
+        ValueError: there are no messages, a message has no known role, a limit is invalid, or ``tools`` names a tool that the gate does not have.
         GateClosed: the gate is not open; use ``async with gate``.
         CancelledError: the caller cancelled. Running calls are cancelled and awaited first; nothing runs afterwards.
     """
-    return await Talk(client, gate, messages, LoopOptions(**options)).run(tell_nobody)
+    return await Talk(client, gate, messages, loop_options(options)).run(tell_nobody)
 
 
 def converse_events(
-    client: Model, gate: ConversationGate | Bound, messages: Messages = (), **options: Unpack[ConverseOptions]
+    client: Model, gate: Gate | Bound, messages: Messages = (), **options: Unpack[ConverseOptions]
 ) -> AsyncGenerator[ConversationEvent, None]:
     """Run ``converse`` as events for a user interface: rounds, text, calls and results; the last event is ``Ended``.
 
@@ -99,4 +101,4 @@ def converse_events(
     Raises the errors of ``converse``: wrong arguments at once, other errors while the events are read.
     """
     options.setdefault("stream", True)
-    return events_of(Talk(client, gate, messages, LoopOptions(**options)).run)
+    return events_of(Talk(client, gate, messages, loop_options(options)).run)

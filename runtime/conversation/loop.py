@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from callgate.errors import GateClosed, ModelError, StreamCut
 from callgate.providers.logs import LogEvent, emit
-from callgate.runtime.call.options import CallOptions
 from callgate.runtime.conversation.calls import Calls, failures_after, limit_of, not_run, shown
 from callgate.runtime.conversation.events import (
     Called,
@@ -24,19 +22,17 @@ from callgate.runtime.conversation.events import (
     RoundRestarted,
     RoundStarted,
 )
-from callgate.runtime.conversation.gates import ConversationGate
-from callgate.runtime.conversation.provider_items import Decide, ProviderItems
-from callgate.runtime.conversation.state import Progress, answer, load_state
-from callgate.runtime.faces.bound import Bound
-from callgate.runtime.faces.placement import RunOn
+from callgate.runtime.conversation.options import LoopOptions
+from callgate.runtime.conversation.provider_items import ProviderItems
+from callgate.runtime.conversation.state import LoopState, answer, load_state
+from callgate.runtime.gate.bound import Bound
+from callgate.runtime.gate.invoker import Invoker
 from callgate.runtime.models.wire.codec import Codec, Messages, Translation, as_messages
 from callgate.runtime.models.wire.endings import ReplyEnding
 from callgate.runtime.models.wire.reply import CallReady, Done, ReasoningDelta, Reply, ReplyEvent, TextDelta
-from callgate.tools.arguments.hydration import Repairer
+from callgate.runtime.pipeline.options import CallOptions
 from callgate.tools.calls import ANONYMOUS, Outcome, ToolCall, ToolResult, User
 from callgate.tools.definition import ToolDefinition
-from callgate.tools.execution import TaskIds
-from callgate.tools.limits import fault_of_seconds
 from callgate.tools.naming import did_you_mean
 
 Tell: TypeAlias = Callable[[ConversationEvent], Awaitable[None]]
@@ -61,11 +57,11 @@ class Model(Protocol):
         """The codec of the client's wire; a class attribute is enough."""
         ...
 
-    async def reply(self, messages: Sequence[Mapping[str, Any]], tools: Translation) -> Reply:
+    async def reply(self, messages: Sequence[Mapping[str, object]], tools: Translation) -> Reply:
         """Return the model's complete answer. Raises ``ModelError`` if there is none."""
         ...
 
-    def stream(self, messages: Sequence[Mapping[str, Any]], tools: Translation) -> AsyncGenerator[ReplyEvent, None]:
+    def stream(self, messages: Sequence[Mapping[str, object]], tools: Translation) -> AsyncGenerator[ReplyEvent, None]:
         """Return the answer as a stream of events that ends with ``Done``."""
         ...
 
@@ -74,47 +70,20 @@ async def tell_nobody(_: ConversationEvent) -> None:
     """Ignore an event, for a caller that only awaits the result."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoopOptions:
-    """``ConverseOptions`` with defaults."""
-
-    user: User | None = None
-    session_id: str | None = None
-    task: TaskIds | None = None
-    tools: Sequence[str] | None = None
-    max_rounds: int = 16
-    max_calls: int = 64
-    max_failures: int = 8
-    max_tokens: int | None = None
-    deadline: float | None = None
-    max_result_bytes: int = 65_536
-    at_once: int = 16
-    run_on: RunOn | None = None
-    repair: Repairer | None = None
-    stream: bool = False
-    retry_cut: bool = False
-    decide: Decide | None = None
-    resume: Mapping[str, Any] | None = None
-    results: Mapping[str, ToolResult] = field(default_factory=dict[str, ToolResult])
-
-    def __post_init__(self) -> None:
-        limits = ("max_rounds", "max_calls", "max_failures", "max_tokens", "max_result_bytes", "at_once")
-        for name in limits:
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ValueError(f"{name} is {value!r}; give more than 0")
-        if (fault := fault_of_seconds(self.deadline)) is not None:
-            raise ValueError(f"deadline {fault}")
-        if isinstance(self.tools, str):
-            raise TypeError("tools takes names in a list")
-        if self.results and self.resume is None:
-            raise ValueError("results are those of a suspended conversation: give its state as resume=")
-
-
 class Talk:
     """One run of a conversation."""
 
-    def __init__(self, client: Model, gate: ConversationGate | Bound, messages: Messages, options: LoopOptions) -> None:
+    def __init__(self, client: Model, gate: Invoker | Bound, messages: Messages, options: LoopOptions) -> None:
+        if not hasattr(client, "codec"):
+            raise TypeError(
+                f"converse takes the client of a model first, not {type(client).__name__}; write "
+                'await converse(OpenAIChat(model="..."), gate, messages)'
+            )
+        if not isinstance(gate, Invoker | Bound):
+            raise TypeError(
+                f"converse takes a gate second, not {type(gate).__name__}; write "
+                "async with Gate([tool, ...]) as gate: await converse(client, gate, messages)"
+            )
         self.client = client
         self.options = options
         self.gate, self.user, self.session_id = _for_whom(gate, options)
@@ -136,7 +105,7 @@ class Talk:
         if self.options.deadline is not None:
             self.until = asyncio.get_running_loop().time() + self.options.deadline
         with self.gate.under_way():
-            ending = await self._answer(again=True) if self.progress.open else None
+            ending = await self._answer(resumed=True) if self.progress.open else None
             while ending is None:
                 ending = await self._round()
         conversation = self._conversation(ending)
@@ -236,13 +205,13 @@ class Talk:
                     await self.tell(event)
         raise ModelError("the stream ended without an answer", provider=self.client.codec.name)
 
-    async def _answer(self, *, again: bool = False) -> Ending | None:
-        """Give each open call its result, unless one is suspended. *again*: the calls were admitted before."""
+    async def _answer(self, *, resumed: bool = False) -> Ending | None:
+        """Give each open call its result, unless one is suspended. *resumed*: the calls were admitted before."""
         progress, number = self.progress, self.progress.rounds
         waiting = [call for call in progress.open if call.id not in progress.results]
         if waiting:
             await self.tell(CallsStarted(number, tuple(waiting)))
-        results = progress.results | await self._put(waiting, again=again)
+        results = progress.results | await self._put(waiting, resumed=resumed)
         called = [Called(number, call, results[call.id]) for call in progress.open]
         in_order = [one.result for one in called]
         self.called += called
@@ -253,7 +222,7 @@ class Talk:
         await self._decide()
         progress.failures = failures_after(progress.failures, in_order)
         progress.open, progress.results = (), {}
-        reply = None if again else self.reply
+        reply = None if resumed else self.reply
         await self.tell(RoundEnded(number, reply, tuple(in_order), tuple(progress.messages)))
         limit = next((limit for result in in_order if (limit := limit_of(result)) is not None), None)
         if limit is None and progress.failures >= self.options.max_failures:
@@ -269,20 +238,20 @@ class Talk:
         ids: CallOptions = {"session_id": self.session_id, "task": self.options.task}
         return ProviderItems(self.gate, self.user, self.client.codec, ids, self.options.decide, self.until)
 
-    async def _put(self, calls: Sequence[ToolCall], *, again: bool) -> dict[str, ToolResult]:
+    async def _put(self, calls: Sequence[ToolCall], *, resumed: bool) -> dict[str, ToolResult]:
         """Run calls through the gate within the limits; return one result for each, by call id."""
-        progress, told = self.progress, set[str]()
+        progress, reported = self.progress, set[str]()
 
         async def finished(result: ToolResult) -> None:
-            told.add(result.call_id)
+            reported.add(result.call_id)
             await self.tell(CallFinished(progress.rounds, result))
 
-        if again:
+        if resumed:
             self._offer()
         over = self._over() or (Ending.REFUSED if self.reply and self.reply.ending is ReplyEnding.REFUSED else None)
-        room = 0 if over else len(calls) if again else max(0, self.options.max_calls - progress.called)
+        room = 0 if over else len(calls) if resumed else max(0, self.options.max_calls - progress.called)
         admitted, left = calls[:room], calls[room:]
-        if not again:
+        if not resumed:
             progress.called += len(admitted)
         results = await Calls(
             self.gate,
@@ -297,7 +266,7 @@ class Talk:
         ).run(admitted, self.options.at_once)
         results += [not_run(call, over or Ending.MAX_CALLS) for call in left]
         for result in results:
-            if result.call_id not in told:
+            if result.call_id not in reported:
                 await finished(result)
         return {call.id: result for call, result in zip(calls, results, strict=True)}
 
@@ -310,17 +279,17 @@ class Talk:
 
     def _over(self, wait: float = 0.0) -> Ending | None:
         """Return the limit on tokens or time that is reached after a wait; None if there is none."""
-        most = self.options.max_tokens
-        if most is not None and self.progress.tokens >= most:
+        maximum = self.options.max_tokens
+        if maximum is not None and self.progress.tokens >= maximum:
             return Ending.TOKENS
         if self.until is not None and self.until <= asyncio.get_running_loop().time() + wait:
             return Ending.DEADLINE
         return None
 
-    def _spelled(self, results: Sequence[ToolResult]) -> list[dict[str, Any]]:
+    def _spelled(self, results: Sequence[ToolResult]) -> list[dict[str, object]]:
         """Return the messages that answer the open calls."""
-        most = self.options.max_result_bytes
-        bounded = [shown(call, result, most) for call, result in zip(self.progress.open, results, strict=True)]
+        maximum = self.options.max_result_bytes
+        bounded = [shown(call, result, maximum) for call, result in zip(self.progress.open, results, strict=True)]
         return self.client.codec.results(bounded, self.translation)
 
     def _conversation(self, ending: Ending) -> Conversation:
@@ -341,7 +310,7 @@ class Talk:
         )
 
 
-def _for_whom(gate: ConversationGate | Bound, options: LoopOptions) -> tuple[ConversationGate, User, str | None]:
+def _for_whom(gate: Invoker | Bound, options: LoopOptions) -> tuple[Invoker, User, str | None]:
     if not isinstance(gate, Bound):
         return gate, options.user or ANONYMOUS, options.session_id
     if options.user not in (None, gate.user):
@@ -350,18 +319,18 @@ def _for_whom(gate: ConversationGate | Bound, options: LoopOptions) -> tuple[Con
     return gate.gate, gate.user, session_id
 
 
-def _check_names(gate: ConversationGate, names: Sequence[str] | None) -> None:
+def _check_names(gate: Invoker, names: Sequence[str] | None) -> None:
     known = [record.id for record in gate.registry.list()]
     for name in names or ():
         if name not in known:
             raise ValueError(f"tools: the gate has no {name!r}{did_you_mean(name, known)}")
 
 
-def _start(messages: Messages, options: LoopOptions, wire: str, user: User) -> Progress:
+def _start(messages: Messages, options: LoopOptions, wire: str, user: User) -> LoopState:
     if options.resume is None:
         if not messages:
             raise ValueError("a conversation begins with a message")
-        return Progress(as_messages(messages))
+        return LoopState(as_messages(messages))
     if messages:
         raise ValueError("give messages or a state to resume, not both")
     progress = load_state(options.resume, wire, user)

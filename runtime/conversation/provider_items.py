@@ -6,16 +6,16 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from callgate.errors import Denied
 from callgate.providers.logs import LogEvent, emit
-from callgate.runtime.call.options import CallOptions
-from callgate.runtime.conversation.gates import ConversationGate
+from callgate.runtime.gate.invoker import Invoker
 from callgate.runtime.models.wire.codec import ApprovalCodec, Codec
+from callgate.runtime.pipeline.options import CallOptions
 from callgate.tools.calls import ToolCall, User
 
-Decide: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[bool | None] | bool | None]
+Decide: TypeAlias = Callable[[Mapping[str, object]], Awaitable[bool | None] | bool | None]
 """Decides about an item of ``Reply.waiting`` that asks for an approval: True, False, or None to leave it waiting."""
 
 _OUTPUTS = frozenset({"content", "encrypted_content", "output", "outputs", "result", "results", "tools"})
@@ -37,7 +37,7 @@ def call_of_item(item: Mapping[str, object], wire: str) -> ToolCall:
 class ProviderItems:
     """Records and answers such items for one conversation; ``until`` is its deadline by the loop's clock."""
 
-    gate: ConversationGate
+    gate: Invoker
     user: User
     codec: Codec
     ids: CallOptions
@@ -50,11 +50,11 @@ class ProviderItems:
             await self.gate.record_elsewhere(call_of_item(item, self.codec.name), user=self.user, **self.ids)
 
     async def answer(
-        self, waiting: Sequence[Mapping[str, Any]]
-    ) -> tuple[list[dict[str, Any]], list[Mapping[str, Any]]]:
+        self, waiting: Sequence[Mapping[str, object]]
+    ) -> tuple[list[dict[str, object]], list[Mapping[str, object]]]:
         """Return the messages that answer items which ask for an approval, and the items that still wait."""
-        messages: list[dict[str, Any]] = []
-        left: list[Mapping[str, Any]] = []
+        messages: list[dict[str, object]] = []
+        left: list[Mapping[str, object]] = []
         for item in waiting:
             if (message := await self._answer(item)) is None:
                 left.append(item)
@@ -62,7 +62,7 @@ class ProviderItems:
                 messages.append(message)
         return messages, left
 
-    async def _answer(self, item: Mapping[str, object]) -> dict[str, Any] | None:
+    async def _answer(self, item: Mapping[str, object]) -> dict[str, object] | None:
         """Return the message with the decision about an item, which is recorded; None leaves it waiting."""
         if not isinstance(self.codec, ApprovalCodec) or self.codec.decision(item, False) is None:
             return None

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from callgate.errors import CallgateError
-from callgate.runtime.call.result_json import result_as_json, result_from_json
 from callgate.runtime.models.wire.reply import Usage
+from callgate.runtime.pipeline.result_json import result_as_json, result_from_json
 from callgate.tools.calls import Outcome, ToolCall, ToolResult, User
 
 VERSION = 1
@@ -22,7 +22,7 @@ class StateRefused(CallgateError, ValueError):
 
 
 @dataclass(slots=True)
-class Progress:
+class LoopState:
     """The progress of a conversation: the whole state of its loop.
 
     ``called`` counts calls that the gate got, ``failures`` the failed calls in a row, ``tokens`` the tokens that the
@@ -30,7 +30,7 @@ class Progress:
     ``waiting`` are its items that the client must answer, after its calls.
     """
 
-    messages: list[dict[str, Any]]
+    messages: list[dict[str, object]]
     rounds: int = 0
     called: int = 0
     failures: int = 0
@@ -47,7 +47,7 @@ class Progress:
         sums = {name: _sum(getattr(self.usage, name), getattr(usage, name)) for name in asdict(usage)}
         self.usage = Usage(**sums)
 
-    def dump(self, wire: str, user: User) -> dict[str, Any]:
+    def dump(self, wire: str, user: User) -> dict[str, object]:
         """Return the state as plain JSON, stable under encoding. It holds messages, arguments and outputs."""
         kept = {
             "version": VERSION,
@@ -63,19 +63,20 @@ class Progress:
             "tokens": self.tokens,
             "usage": asdict(self.usage),
         } | ({"waiting": self.waiting} if self.waiting else {})
-        state: dict[str, Any] = json.loads(json.dumps(kept))
+        state: dict[str, object] = json.loads(json.dumps(kept))
         return state
 
 
-def load_state(state: Any, wire: str, user: User) -> Progress:
+def load_state(state: object, wire: str, user: User) -> LoopState:
     """Return the progress in a state.
 
     Raises:
         StateRefused: the state is invalid, or belongs to another version, wire or user.
     """
+    kept: Mapping[str, object] = state if isinstance(state, Mapping) else {}
     try:
-        version, other, whose = state["version"], state["wire"], state["user"]
-    except (TypeError, KeyError, IndexError):
+        version, other, whose = kept["version"], kept["wire"], kept["user"]
+    except KeyError:
         raise StateRefused("resume= takes the state of a suspended conversation") from None
     if version != VERSION:
         raise StateRefused(f"the state is of version {version!r}; this Callgate reads version {VERSION}")
@@ -84,12 +85,12 @@ def load_state(state: Any, wire: str, user: User) -> Progress:
     if whose != [user.tenant, user.id]:
         raise StateRefused("the state is another user's")
     try:
-        return _progress(state)
+        return _progress(kept)
     except (AttributeError, TypeError, KeyError, ValueError):
         raise StateRefused("the state is damaged") from None
 
 
-def answer(progress: Progress, results: Mapping[str, ToolResult]) -> None:
+def answer(progress: LoopState, results: Mapping[str, ToolResult]) -> None:
     """Record the results of suspended calls.
 
     Raises:
@@ -113,9 +114,9 @@ def _sum(one: int | None, other: int | None) -> int | None:
     return other if one is None else one if other is None else one + other
 
 
-def _progress(state: Mapping[str, Any]) -> Progress:
+def _progress(state: Mapping[str, Any]) -> LoopState:
     results = [result_from_json(kept) for kept in state["results"]]
-    progress = Progress(
+    progress = LoopState(
         [dict(message) for message in state["messages"]],
         **{name: _count(state[name]) for name in ("rounds", "called", "failures", "tokens")},
         usage=Usage(**state["usage"]),

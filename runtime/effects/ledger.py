@@ -6,25 +6,36 @@ path, by recording the outcome. When a process dies, its leases expire and its r
 
 from __future__ import annotations
 
+import asyncio
 import math
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeAlias
 
-from callgate.errors import RegistrationError, StoreConflict, StoreError, StoreUnsupported
-from callgate.hooks.context import InvokeContext
-from callgate.hooks.facts import ClaimState
+from callgate.errors import StoreConflict, StoreError, StoreUnsupported
+from callgate.hooks.effects import Claim
 from callgate.providers.logs import LogEvent, emit
 from callgate.providers.stores.base import Store
-from callgate.providers.stores.effects import OLDEST, OPEN_STATES, EffectPosition, EffectRecord, EffectState
+from callgate.providers.stores.effects import (
+    OLDEST,
+    OPEN_STATES,
+    ROW_REFUSED,
+    Alias,
+    EffectPosition,
+    EffectRecord,
+    EffectState,
+    same_claim,
+)
 from callgate.providers.stores.ledger_writes import LedgerWriter, Settlement, TransactionWriter
-from callgate.providers.stores.memory import MemoryStore
-from callgate.providers.stores.memory_effects import MemoryEffects
-from callgate.runtime.call.waiting import Waiters
-from callgate.runtime.lifespan.background import KEPT
-from callgate.tools.limits import fault_of_seconds
+from callgate.providers.stores.memory.effects import MemoryEffects
+from callgate.providers.stores.memory.store import MemoryStore
+from callgate.runtime.options.gate import Effects
+from callgate.runtime.pipeline.waiting import Waiters
 
+Place: TypeAlias = tuple[str, str]
+"""The tenant and the key of an effect."""
 Unknown: TypeAlias = Callable[[str, EffectRecord, Sequence[Any]], Awaitable[EffectRecord]]
 """Asks hooks for the outcome of an effect (``runtime/effects/reconciling.py``)."""
 
@@ -32,48 +43,25 @@ LATE_WRITE = 30.0
 """Seconds within which a claim may still be written after it was reported as failed."""
 ASK_AT_ONCE = 100
 """Maximum number of unknown effects of one tool that one round of maintenance asks about."""
+PAGE = 1_000
+"""Open effects that one look-up of doubtful claims reads at once."""
+PAUSE = 1.0
+"""Seconds between a look-up that failed and the next: the claims of a whole batch fail together."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Effects:
-    """The effect ledger of a gate: ``Gate(effects=Effects(lease=60, wait=30))``.
+class EffectOutcome(NamedTuple):
+    """The outcome of an effect, its receipt if it was committed, and when the receipt expires."""
 
-    Args:
-        durable: whether effects need a durable store. False accepts a store in memory; None requires a durable store
-            in production mode only.
-        lease: maximum seconds until a running effect of a dead process becomes ``unknown``.
-        wait: seconds that a repeat waits for the first call before it ends as ``in_flight``. An earlier deadline
-            shortens the wait.
-        keep: seconds that an effect is kept after it ended; its key is free then. A longer ``within`` of a tool counts
-            instead. Unknown effects are always kept. None keeps all effects for ever.
+    state: EffectState
+    receipt: bytes | None = None
+    expires_at: float | None = None
 
-    Raises:
-        RegistrationError: a time is negative, or ``lease`` or ``keep`` is 0.
-    """
 
-    durable: bool | None = None
-    lease: float = 60.0
-    wait: float = 30.0
-    keep: float | None = KEPT
+class _Doubtful(NamedTuple):
+    """A claim that the store reported as failed, and its second identity."""
 
-    def __post_init__(self) -> None:
-        for name, fault in (
-            ("lease", fault_of_seconds(self.lease, none=False)),
-            ("wait", fault_of_seconds(self.wait, least=0.0, none=False)),
-            ("keep", fault_of_seconds(self.keep)),
-        ):
-            if fault is not None:
-                raise RegistrationError(f"Effects: {name} {fault}")
-
-    @property
-    def valid(self) -> float:
-        """Seconds that a row is leased: less than ``lease``, to leave time for the sweep."""
-        return self.lease * 0.6
-
-    @property
-    def every(self) -> float:
-        """Seconds between two rounds that renew and sweep leases."""
-        return self.lease * 0.2
+    effect: EffectRecord
+    alias: Alias | None
 
 
 class Ledger:
@@ -100,23 +88,23 @@ class Ledger:
         self.memory = self.effects if type(self.effects) is MemoryEffects else None
         self.valid = math.inf if self.memory is not None else options.valid  # rows in memory end with the process
         self.waiters = Waiters()
-        self._unsettled: dict[
-            tuple[str, str], tuple[ClaimState[InvokeContext], EffectState, bytes | None, float | None]
-        ] = {}
+        self._unsettled: dict[Place, tuple[Claim, EffectOutcome]] = {}
+        self._queued: dict[Place, asyncio.Future[bool]] = {}  # outcomes that the store goes on writing
         self._expires_from = -math.inf
         self._asked: dict[str, EffectPosition] = {}
-        self._doubtful: dict[tuple[str, str], list[EffectRecord]] = {}
+        self._doubtful: dict[Place, list[_Doubtful]] = {}
+        self._looked_up: set[Place] | None = None  # the claims that the look-up under way has still to look at
+        self._looks_from = -math.inf
+        self._failed: BaseException | None = None  # of the last attempt to record what was left, when the gate closed
 
     def begin(self) -> None:
         """Take a new owner id when the gate opens, so that claims from before a fork stay with their process."""
-        self.owner = secrets.token_hex(8)
+        self.owner, self._looked_up = secrets.token_hex(8), None
 
     # ------------------------------------------------------------------ settling
 
-    async def settle(
-        self, claim: ClaimState[InvokeContext], state: EffectState, receipt: bytes | None, expires_at: float | None
-    ) -> None:
-        """Record the outcome of an effect; if the store fails, ``keep_up`` retries later.
+    async def settle(self, claim: Claim, outcome: EffectOutcome) -> None:
+        """Record the outcome of an effect; if the store fails, ``maintain`` retries later.
 
         Raises:
             StoreConflict: the claim was lost meanwhile; the ledger stays as it is.
@@ -124,82 +112,167 @@ class Ledger:
         """
         place = (claim.tenant, claim.effect.key)
         try:
-            await self._write_end(claim, state, receipt, expires_at)
+            await self._write(claim, outcome)
         except StoreConflict:
             raise
         except BaseException:
-            self._unsettled[place] = (claim, state, receipt, expires_at)
+            self._unsettled[place] = (claim, outcome)
             raise
         finally:
             self.waiters.wake(place)
 
-    async def _write_end(
-        self, claim: ClaimState[InvokeContext], state: EffectState, receipt: bytes | None, expires_at: float | None
-    ) -> None:
-        effect, tenant, at = claim.effect, claim.tenant, self.now()
+    async def _write(self, claim: Claim, outcome: EffectOutcome) -> None:
+        effect, tenant, at, (state, receipt, expires_at) = claim.effect, claim.tenant, self.now(), outcome
         # With a decided outcome the transaction of the application has committed; the receipt is left.
         of = (EffectState.COMMITTED,) if claim.decided is EffectState.COMMITTED else OPEN_STATES
-        recorded = (state, EffectState.COMMITTED) if claim.carried else (state,)
-        aliased = claim.alias is not None
-        outcome = Settlement(effect.key, effect.token, state, at, receipt, expires_at, of, recorded, aliased)
+        recorded = (state, EffectState.COMMITTED) if claim.is_joinable else (state,)
+        alias = claim.alias
+        both, late = alias is not None, self._write_late
+        settlement = Settlement(
+            effect.key, effect.token, state, at, receipt, expires_at, of, recorded, both, effect, alias, late
+        )
         rows = [one.row(claim.host, body) for one, body in claim.records]
-        if await self.writer.settle(tenant, outcome, rows):
+        if await self.writer.settle(tenant, settlement, rows):
             return
         claim.records = ()  # a lost claim is audited, too: its rows are written
-        if not await self._settle_own(tenant, effect, outcome):
+        if not await self._settle_own(tenant, effect, settlement):
             emit(LogEvent.EFFECT_FENCED, tool=effect.tool, key=effect.key, fence=effect.token, state=state.value)
             raise StoreConflict("the claim was lost: its lease was over")
 
-    async def _settle_own(self, tenant: str, effect: EffectRecord, outcome: Settlement) -> bool:
+    def _write_late(self, tenant: str, settlement: Settlement, done: asyncio.Future[bool]) -> None:
+        """Note an outcome that is in the queue of the store although its caller was cancelled: it is not sent twice."""
+        place = (tenant, settlement.key)
+        self._queued[place] = done
+
+        def end(_: object) -> None:
+            if self._queued.get(place) is done:
+                del self._queued[place]
+            left = self._unsettled.get(place)
+            written = not done.cancelled() and done.exception() is None and done.result()
+            if written and left is not None and left[0].effect is settlement.effect:
+                del self._unsettled[place]
+
+        done.add_done_callback(end)
+
+    async def _settle_own(self, tenant: str, effect: EffectRecord, settlement: Settlement) -> bool:
         """Record the outcome of an effect that became ``unknown`` when its lease ended, such as in an outage of the store.
 
         Only its own process knows the outcome. Return False if another process has claimed or settled the effect since.
         """
         found = await self.effects.get(tenant, effect.key)
         expired = found is not None and found.state is EffectState.UNKNOWN and found.token == effect.token + 1
-        if found is None or not expired or not _is_claim_of(found, effect):
+        if found is None or not expired or not same_claim(found, effect):
             return False
         of = (EffectState.UNKNOWN,)
-        return await self.writer.settle(tenant, replace(outcome, token=found.token, of=of), ())
+        return await self.writer.settle(tenant, replace(settlement, token=found.token, of=of), ())
 
-    async def give_up(self, tenant: str, effect: EffectRecord) -> None:
+    async def abandon(self, tenant: str, effect: EffectRecord, alias: Alias | None = None) -> None:
         """Free the key of a failed claim, which the store may have written despite its error, or may still write.
 
-        If the lookup fails or finds no row yet, ``keep_up`` looks again. ``renew`` renews all claims of this process, so
+        The first of several callers looks up the claims of all of them; each for itself would wait for a connection. If the
+        lookup fails or finds no row yet, ``maintain`` looks again. ``renew`` renews all claims of this process, so
         a claim without a call would never expire. The lease of a claim begins when it is written, which may be later.
         """
         effect = replace(effect, lease_until=self.now() + max(self.valid, LATE_WRITE))
-        self._doubtful.setdefault((tenant, effect.key), []).append(effect)
-        try:
-            await self._free(tenant, effect.key)
-        except Exception as error:  # noqa: BLE001  (the next round retries)
-            emit(LogEvent.EFFECT_UNSETTLED, tool=effect.tool, key=effect.key, error=error)
-
-    async def _free(self, tenant: str, key: str) -> None:
-        """Settle a claim that the store reported as failed, if it exists; look until its lease would expire."""
-        doubtful = self._doubtful.get((tenant, key))
-        if doubtful is None:
+        place = (tenant, effect.key)
+        self._doubtful.setdefault(place, []).append(_Doubtful(effect, alias))
+        if self._looked_up is not None:
+            self._looked_up.add(place)
+        if self._looked_up is not None or self.now() < self._looks_from:
             return
-        found = await self.effects.get(tenant, key)
-        mine = None if found is None else next((one for one in doubtful if _is_claim_of(found, one)), None)
-        if found is not None and mine is not None:
-            await self.effects.settle(tenant, key, found.token, EffectState.NO_EFFECT, at=self.now(), aliases=True)
-        now, known = self.now(), self._doubtful.pop((tenant, key), [])
-        if left := [one for one in known if one is not mine and one.lease_until > now]:
-            self._doubtful[tenant, key] = left
+        self._looked_up = {place}
+        try:
+            while places := self._looked_up:
+                self._looked_up = set()
+                await self._free(places)
+        except Exception as error:  # noqa: BLE001  (the next round retries)
+            self._looks_from = self.now() + PAUSE
+            emit(LogEvent.EFFECT_UNSETTLED, tool=effect.tool, key=effect.key, number=len(self._doubtful), error=error)
+        finally:
+            self._looked_up = None
+
+    async def _free(self, places: Collection[Place]) -> None:
+        """Settle the claims that the store reported as failed, where they exist; look until their leases would expire.
+
+        A list checks no signatures. That is harmless: what is signed here is the claim as this process has made it.
+        """
+        if not (doubtful := {place: self._doubtful[place] for place in places if place in self._doubtful}):
+            return
+        after: EffectPosition = (min(one.effect.began_at for known in doubtful.values() for one in known), "", "")
+        mine = set[int]()
+        while True:
+            rows = await self.effects.list(None, states=OPEN_STATES, after=after, limit=PAGE)
+            found = [
+                (tenant, row, one)
+                for tenant, row in rows
+                for one in doubtful.get((tenant, row.key), ())
+                if same_claim(row, one.effect)
+            ]
+            await _all(self._settle_as_free(*each) for each in found)
+            mine.update(id(one) for _, _, one in found)
+            if len(rows) < PAGE:
+                break
+            tenant, last = rows[-1]
+            after = (last.began_at, tenant, last.key)
+        now = self.now()
+        for place in doubtful:
+            known = self._doubtful.pop(place, [])
+            if left := [one for one in known if id(one) not in mine and one.effect.lease_until > now]:
+                self._doubtful[place] = left
+
+    async def _settle_as_free(self, tenant: str, found: EffectRecord, one: _Doubtful) -> None:
+        state, both = EffectState.NO_EFFECT, one.alias is not None
+        settlement = Settlement(
+            found.key,
+            found.token,
+            state,
+            self.now(),
+            recorded=(state,),
+            aliases=both,
+            effect=one.effect,
+            alias=one.alias,
+        )
+        await self.writer.settle(tenant, settlement, ())
 
     async def flush(self, tenant: str, key: str) -> None:
         """Record the outcome that the store failed to record before, if there is one."""
-        await self._free(tenant, key)
+        if self._doubtful:
+            await self._free([(tenant, key)])
+        if (queued := self._queued.get((tenant, key))) is not None and not queued.get_loop().is_closed():
+            await asyncio.wait({queued})
         left = self._unsettled.pop((tenant, key), None)
         if left is not None:
-            claim, state, receipt, expires_at = left
-            try:
-                await self.settle(claim, state, receipt, expires_at)
-            except StoreConflict:
-                pass  # another process has the claim; the ledger stays as it is
+            with suppress(StoreConflict):  # another process has the claim; the ledger stays as it is
+                await self.settle(*left)
+
+    async def _record_left(self) -> None:
+        """Record the outcomes that the store failed to record, and free the keys of failed claims."""
+        if self._unsettled or self._doubtful:
+            await _all([self._free([*self._doubtful]), *(self.flush(*place) for place in [*self._unsettled])])
+
+    def _log_left(self, error: BaseException) -> None:
+        left = [*self._unsettled, *self._doubtful]
+        # A cancellation counts as no fault, and would be printed nowhere without a handler.
+        shown = error if isinstance(error, Exception) else StoreError("the store did not answer in time")
+        emit(LogEvent.EFFECT_UNSETTLED, key=left[0][1] if left else "", number=len(left), error=shown)
 
     # ------------------------------------------------------------------ maintenance
+
+    async def close(self) -> None:
+        """Record the outcomes that are left, before the store closes. Effects without one become ``unknown``."""
+        self._failed = None
+        try:
+            await self._record_left()
+        except BaseException as error:
+            self._failed = error
+            if not isinstance(error, StoreError):
+                raise
+
+    async def closed(self) -> None:
+        """Log how many outcomes are not recorded, after the store has closed: it writes until then."""
+        error, self._failed = self._failed, None
+        if error is not None and (self._unsettled or self._doubtful):
+            self._log_left(error)
 
     async def renew(self) -> None:
         """Renew the leases of the effects that run in this process.
@@ -217,16 +290,17 @@ class Ledger:
         if self._expires_from == math.inf:
             self._expires_from = self.now() + self.options.lease
 
-    async def keep_up(self, reconcilers: Callable[[], Mapping[str, Sequence[object]]]) -> None:
+    async def maintain(self, reconcilers: Callable[[], Mapping[str, Sequence[object]]]) -> None:
         """Run one round: retry failed writes, expire old leases, reconcile unknown effects.
 
         *reconcilers* returns, by tool, the hooks that can find the outcome of an unknown effect.
         """
-        for place in [*self._unsettled, *self._doubtful]:
-            try:
-                await self.flush(*place)
-            except StoreError as error:
-                emit(LogEvent.EFFECT_UNSETTLED, key=place[1], error=error)
+        try:
+            await self._record_left()
+        except BaseException as error:
+            self._log_left(error)
+            if not isinstance(error, StoreError):
+                raise
         now = self.now()
         if now >= self._expires_from and (lost := await self.effects.expire(now)):
             emit(LogEvent.EFFECTS_ORPHANED, number=lost)
@@ -240,10 +314,22 @@ class Ledger:
         if len(found) == ASK_AT_ONCE:
             tenant, last = found[-1]
             self._asked[tool] = (last.began_at, tenant, last.key)
-        for tenant, effect in found:
-            await self.ask(tenant, effect, hooks)
+        for tenant, listed in found:
+            try:
+                effect = await self.effects.get(tenant, listed.key)  # a list does not check signatures
+            except StoreError as error:
+                if error.code != ROW_REFUSED:
+                    raise
+                emit(LogEvent.EFFECT_REFUSED, tool=tool, key=listed.key, error=error)
+                continue
+            if effect is not None and effect.state is EffectState.UNKNOWN:
+                await self.ask(tenant, effect, hooks)
 
 
-def _is_claim_of(found: EffectRecord, effect: EffectRecord) -> bool:
-    """Return whether a row of the ledger is this claim, and not another claim of the same process."""
-    return (found.owner, found.request_id, found.began_at) == (effect.owner, effect.request_id, effect.began_at)
+async def _all(steps: Iterable[Awaitable[None]]) -> None:
+    """Await steps together, so that group commit writes them together; then raise the first error."""
+    # asyncio: an anyio task group would cancel the other steps at the first error, and each of them counts
+    results = await asyncio.gather(*steps, return_exceptions=True)
+    for error in results:
+        if error is not None:
+            raise error

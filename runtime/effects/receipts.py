@@ -8,35 +8,42 @@ from typing import Any, NoReturn
 import orjson
 
 from callgate.errors import ControlRespond, Denied, InvocationError, RetryLater, StoreError, ToolError, ToolFailed
-from callgate.runtime.call.failure import error_info
+from callgate.runtime.pipeline.failure import error_info
 from callgate.tools.calls import Issue
 from callgate.tools.values import dump
 
 VERSION = 1
-AWAITED = b'{"v":1,"awaited":true}'
-"""The receipt of an effect that a transaction of the application has committed, until the gate writes the output."""
 
 _KINDS: dict[str, type[InvocationError]] = {"tool_error": ToolError, "denied": Denied, "retry_later": RetryLater}
 """Errors that have an outcome of their own; every other error is ``failed``."""
 
 
 def receipt_of(output: object, error: BaseException | None) -> bytes:
-    """Return a receipt as JSON: the output that the caller got, or the public part of the error."""
+    """Return a receipt as JSON: the output that the caller got, or the public part of the error.
+
+    The data of content blocks is not kept: a repeat gets their kind, MIME type, size and SHA-256.
+    """
     if error is None:
         try:
-            return b'{"v":1,"output":' + dump(output) + b"}"
+            return b'{"v":1,"output":' + _without_data(output, dump(output)) + b"}"
         except (TypeError, ValueError, RecursionError):
             return b'{"v":1,"output":null}'  # an earlier step refused it, or no step reads it
-    told = error_info(error)
+    info = error_info(error)
     body = {
         "kind": next((name for name, kind in _KINDS.items() if isinstance(error, kind)), "failed"),
-        "code": told.code,
-        "public": told.public,
-        "issues": [[one.pointer, one.keyword, one.expected] for one in told.issues],
-        "status": told.http_status,
+        "code": info.code,
+        "public": info.public,
+        "issues": [[one.pointer, one.keyword, one.expected] for one in info.issues],
+        "status": info.http_status,
         "retry_after": getattr(error, "retry_after", None),
     }
     return orjson.dumps({"v": VERSION, "error": body})
+
+
+def _without_data(output: object, data: bytes) -> bytes:
+    from callgate.providers.content_json import digested, may_hold  # a gate without effects does not load it
+
+    return dump(digested(output)) if may_hold(data) else data
 
 
 def answer_from(receipt: bytes | None) -> NoReturn:
@@ -59,10 +66,10 @@ def answer_from(receipt: bytes | None) -> NoReturn:
             )
         if "error" not in kept:
             raise ControlRespond(kept["output"], validate=False, shaped=True)
-        told = _told(kept["error"])
+        recorded = _recorded_error(kept["error"])
     except (ValueError, KeyError, TypeError):
         raise StoreError("the receipt is damaged") from None
-    raise told
+    raise recorded
 
 
 def output_in(receipt: bytes | None) -> object:
@@ -74,7 +81,7 @@ def output_in(receipt: bytes | None) -> object:
     return kept.get("output", kept.get("error"))
 
 
-def _told(kept: dict[str, Any]) -> InvocationError:
+def _recorded_error(kept: dict[str, Any]) -> InvocationError:
     kind, code = kept["kind"], kept["code"]
     error: InvocationError
     if kind == "retry_later":

@@ -67,7 +67,7 @@ async def settle_unknown(
     return done
 
 
-def reconcilers_of(registrations: Iterable[Registration], definition: ToolDefinition) -> list[Any]:
+def reconcilers_of(registrations: Iterable[Registration], definition: ToolDefinition) -> list[object]:
     """Return the hooks that can find the outcome of an effect of this tool."""
     return [
         one.hook

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import cast
 
 from callgate.errors import (
     Conflict,
@@ -20,10 +20,10 @@ from callgate.errors import (
     StoreError,
 )
 from callgate.hooks.context import InvokeContext
-from callgate.hooks.guards import traced
-from callgate.hooks.plan import Plan
+from callgate.hooks.effects import AWAITED, Claim
+from callgate.hooks.plan import PlanParts
 from callgate.hooks.stages import Stage
-from callgate.hooks.step import ASYNC, ASYNC_LEASE, SYNC, SYNC_LEASE, Compiled, Step
+from callgate.hooks.state.step import ASYNC, ASYNC_LEASE, SYNC, SYNC_LEASE, StepCall, plan_step
 from callgate.providers.ids import new_id
 from callgate.providers.logs import LogEvent, emit
 from callgate.providers.stores.effects import (
@@ -37,38 +37,35 @@ from callgate.providers.stores.effects import (
     overdue,
 )
 from callgate.providers.stores.ledger_writes import ChainRows, append
-from callgate.runtime.call.deadlines import begin_in_time
-from callgate.runtime.call.failure import as_invocation_error
-from callgate.runtime.effects.claims import CarriedClaim, Claim, recorders_of, waits_for_itself
-from callgate.runtime.effects.keys import Identify, alias_of, identifier, is_of_another, shared_by_tenants
-from callgate.runtime.effects.ledger import Ledger
-from callgate.runtime.effects.receipts import AWAITED, answer_from, receipt_of
+from callgate.runtime.effects.claims import recorders_of, waits_for_itself
+from callgate.runtime.effects.idempotency_keys import Identifier, alias_of, is_of_another, shared_by_tenants
+from callgate.runtime.effects.ledger import EffectOutcome, Ledger
+from callgate.runtime.effects.receipts import answer_from, receipt_of
 from callgate.runtime.effects.reconciling import reconcilers_of
+from callgate.runtime.pipeline.deadlines import begin_in_time
+from callgate.runtime.pipeline.failure import as_invocation_error
+from callgate.runtime.pipeline.guards import traced
 from callgate.tools.definition import Effect as Kind
-
-Lookup: TypeAlias = Callable[[InvokeContext, str, EffectRecord, Alias | None], Awaitable[EffectRecord | None]]
-"""Claims an effect, or looks for it, by context, tenant and identities; None if the effect is new."""
 
 FIRST_LOOK, LAST_LOOK = 0.005, 0.25
 """Seconds between two lookups of an effect that another call runs: the shortest and the longest interval."""
 
 
-def effect_step(ledger: Ledger, plan: Plan) -> tuple[Compiled, Callable[[InvokeContext], Awaitable[None]]]:
-    """Return the claim step, the last before the tool of a plan, and the lookup for calls that need approval.
+class LedgerClaims:
+    """The ledger of a gate, as the plans of its tools need it; see ``EffectClaims``."""
 
-    The release of the step settles the claim.
-    """
-    steps = EffectSteps(ledger, plan)
-    step = steps.step
-    end = Step(Stage.DID_AUDIT, "outcome")
-    if plan.trace:
-        step.release = (ASYNC, traced(end, steps.end), end)
-        return (ASYNC_LEASE, traced(step, steps.begin), step), steps.look
-    if ledger.memory is not None and not steps.together:
-        step.release = (SYNC, steps.end_now, end)
-        return (SYNC_LEASE, steps.begin_now, step), steps.look
-    step.release = (ASYNC, steps.end, end)
-    return (ASYNC_LEASE, steps.begin, step), steps.look
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def of_tool(self, parts: PlanParts) -> tuple[StepCall, EffectSteps]:
+        """Return the step that claims the effect, whose release settles the claim, and the ledger for calls of the tool."""
+        steps = EffectSteps(self._ledger, parts)
+        at = steps.step
+        if parts.trace:
+            return (ASYNC_LEASE, traced(at, steps.begin), at), steps
+        if steps.waits:
+            return (ASYNC_LEASE, steps.begin, at), steps
+        return (SYNC_LEASE, steps.begin_now, at), steps
 
 
 class _Held(Exception):
@@ -82,58 +79,56 @@ class _Held(Exception):
 class EffectSteps:
     """The ledger for the calls of one tool; values that depend only on the tool are computed once."""
 
-    def __init__(self, ledger: Ledger, plan: Plan) -> None:
+    def __init__(self, ledger: Ledger, parts: PlanParts) -> None:
         self.ledger = ledger
-        self.memory: Any = ledger.memory
-        self.plan = plan
-        record = plan.record
+        self.host = parts.host
+        self.record = record = parts.record
         self.tool, self.version = record.id, record.definition.digest
-        self.again = record.definition.effect is Kind.IDEMPOTENT
+        self.is_retryable = record.definition.effect is Kind.IDEMPOTENT
         self.within = record.within
-        self.began = not record.injected and record.context_parameter is None  # no step runs in between: see ``bodies``
-        self.identify: Identify = identifier(record, ledger.namespace)
+        self.started = not record.injected and record.context_parameter is None  # see ``Claim``
+        self.identifier = Identifier(record, ledger.namespace)
         self.shared, self.declared = shared_by_tenants(record), bool(record.definition.key)
         self.placed = not self.declared and record.dedupe is None  # in a nested call, its place identifies the effect
-        self.together = recorders_of(plan, ledger.store)
-        self.step = Step(Stage.AROUND_EXECUTE, "intent")
-        self.reconcilers = reconcilers_of(plan.registrations, record.definition)
-        self.carried = plan.carries and hasattr(ledger.store, "effects_in")
-        self.state = EffectState.CLAIMED if self.carried else EffectState.RUNNING
+        self.together = recorders_of(record, parts.registrations, ledger.store)
+        self.waits = ledger.memory is None or bool(self.together)
+        self.step = plan_step(Stage.AROUND_EXECUTE, "intent", release=self._release(trace=parts.trace))
+        self.reconcilers = reconcilers_of(parts.registrations, record.definition)
+        carries = parts.supply is not None and parts.supply.carries  # a transaction of the application, the outcomes
+        self.is_joinable = carries and hasattr(ledger.store, "effects_in")
+        self.state = EffectState.CLAIMED if self.is_joinable else EffectState.RUNNING
+
+    def _release(self, *, trace: bool) -> StepCall:
+        """Return the step that settles the claim."""
+        end = plan_step(Stage.DID_AUDIT, "outcome")
+        if trace:
+            return ASYNC, traced(end, self.end), end
+        return (ASYNC, self.end, end) if self.waits else (SYNC, self.end_now, end)
 
     def _tenant(self, ctx: InvokeContext) -> str:
         """Return the tenant of the row."""
         if ctx.run.outer is not None and self.placed:
-            from callgate.runtime.call.nesting import tenant_of_outer  # few tools call others
+            from callgate.runtime.pipeline.nesting import tenant_of_outer  # few tools call others
 
             return tenant_of_outer(ctx.run)
-        return "" if self.shared else ctx.user.tenant or ""
+        return "" if self.shared else ctx.run.user.tenant or ""
 
     def _alias(self, ctx: InvokeContext) -> Alias | None:
         """Return the identity by the caller's key, beside a declared key; ``_effect`` replaces the caller's key."""
-        return alias_of(ctx, self.plan.record, self.ledger.namespace) if self.declared else None
+        return alias_of(ctx, self.record, self.ledger.namespace) if self.declared else None
 
     def _effect(self, ctx: InvokeContext, key: str, input_hash: str) -> EffectRecord:
         """Return the row that the ledger records before the tool runs; ``ctx.idempotency_key`` is its identity."""
         now, ledger, call, given = self.ledger.now(), self.ledger, ctx.run.tool_call, ctx.run.idempotency_key
         everywhere = self.shared or (ctx.run.outer is not None and self.placed)
-        user = f"{ctx.user.tenant or ''}/{ctx.user.id}" if everywhere else ctx.user.id
+        by = ctx.run.user
+        user = f"{by.tenant or ''}/{by.id}" if everywhere else by.id
         if given is None or self.declared:
             ctx.run.idempotency_key, given = key, None
+        tool, version, owner, until = self.tool, self.version, ledger.owner, now + ledger.valid
+        request, session, call_id = ctx.run.known_request_id, ctx.run.session_id, None if call is None else call.id
         return EffectRecord(
-            key,
-            self.tool,
-            self.version,
-            user,
-            input_hash,
-            ctx.request_id,
-            ledger.owner,
-            now + ledger.valid,
-            now,
-            self.state,
-            1,
-            ctx.run.session_id,
-            None if call is None else call.id,
-            given,
+            key, tool, version, user, input_hash, request, owner, until, now, self.state, 1, session, call_id, given
         )
 
     # ------------------------------------------------------------------ in memory, without await
@@ -142,28 +137,30 @@ class EffectSteps:
         """Claim in memory; return an awaitable if the call has to await more."""
         if ctx.run.deadline_at is not None:
             begin_in_time(ctx)
-        tenant, key = self._tenant(ctx), self.identify(ctx)
+        tenant, key = self._tenant(ctx), self.identifier.key_of(ctx)
         if key is None:  # no call can repeat it, so it needs no input hash and no receipt
-            key = ctx.request_id if ctx.run.request_id is None else new_id()
+            key = ctx.run.known_request_id if ctx.run.request_id is None else new_id()
             effect = self._effect(ctx, key, "")
         else:
             alias = self._alias(ctx)
-            effect = self._effect(ctx, key, ctx.input_hash)
+            effect = self._effect(ctx, key, ctx.run.hash_of_input())
             if ctx.run.resumed is not None or alias is not None:
-                return self._answer_repeat(ctx, tenant, effect, self._claim, alias)
-        mine, found = self.memory.claim_now(tenant, effect, self.again)
+                return self._answer_repeat(ctx, tenant, effect, alias)
+        assert self.ledger.memory is not None
+        mine, found = self.ledger.memory.claim_now(tenant, effect, self.is_retryable)
         if not mine:
-            return self._answer_repeat(ctx, tenant, effect, self._claim, None, found)
-        ctx.run.claim = Claim(self.plan.host, tenant, found, (), self.began)
+            return self._answer_repeat(ctx, tenant, effect, None, found)
+        ctx.run.claim = Claim(self.host, tenant, found, (), self.started)
         return None
 
     def end_now(self, ctx: InvokeContext) -> None:
         """Record the outcome in memory."""
         claim, ledger = ctx.run.claim, self.ledger
         assert claim is not None
-        state, receipt, expires_at = self._ending(ctx)
+        assert ledger.memory is not None
+        state, receipt, expires_at = self._outcome(ctx, claim)
         effect, tenant = claim.effect, claim.tenant
-        done = self.memory.settle_now(tenant, effect.key, effect.token, state, ledger.now(), receipt, expires_at)
+        done = ledger.memory.settle_now(tenant, effect.key, effect.token, state, ledger.now(), receipt, expires_at)
         if ledger.waiters:
             ledger.waiters.wake((tenant, effect.key))
         if not done:
@@ -175,9 +172,9 @@ class EffectSteps:
         """Claim the effect, or answer a repeat."""
         if ctx.run.deadline_at is not None:
             begin_in_time(ctx)
-        key, alias = self.identify(ctx), self._alias(ctx)
-        effect = self._effect(ctx, new_id(), "") if key is None else self._effect(ctx, key, ctx.input_hash)
-        await self._answer_repeat(ctx, self._tenant(ctx), effect, self._claim, alias)
+        key, alias = self.identifier.key_of(ctx), self._alias(ctx)
+        effect = self._effect(ctx, new_id(), "") if key is None else self._effect(ctx, key, ctx.run.hash_of_input())
+        await self._answer_repeat(ctx, self._tenant(ctx), effect, alias)
 
     async def look(self, ctx: InvokeContext) -> None:
         """Answer a repeat of an effect; return if the effect may run. The call is authorised, and nothing is claimed.
@@ -186,12 +183,12 @@ class EffectSteps:
             ControlRespond: the recorded output.
             InvocationError: the recorded error; or the effect runs, is unknown, or had other arguments.
         """
-        key, alias, given = self.identify(ctx), self._alias(ctx), ctx.run.idempotency_key
+        key, alias, given = self.identifier.key_of(ctx), self._alias(ctx), ctx.run.idempotency_key
         if key is not None:
-            effect = self._effect(ctx, key, ctx.input_hash)
+            effect = self._effect(ctx, key, ctx.run.hash_of_input())
             ctx.run.idempotency_key = given  # the suspension records only a key of the caller
             try:
-                await self._answer_repeat(ctx, self._tenant(ctx), effect, self._known, alias)
+                await self._answer_repeat(ctx, self._tenant(ctx), effect, alias, claims=False)
             except ControlRespond:
                 raise
             except Exception:
@@ -205,33 +202,33 @@ class EffectSteps:
         left, claim = ctx.remaining(), ctx.run.claim
         assert claim is not None
         with answer_within(None if left is None else max(left, RECORD_GRACE)):
-            await self.ledger.settle(claim, *self._ending(ctx))
+            await self.ledger.settle(claim, self._outcome(ctx, claim))
 
-    def _ending(self, ctx: InvokeContext) -> tuple[EffectState, bytes | None, float | None]:
-        claim = ctx.run.claim
-        assert claim is not None
-        state = claim.state(ctx)
+    def _outcome(self, ctx: InvokeContext, claim: Claim) -> EffectOutcome:
+        state = claim.outcome(ctx.run)
         if state is EffectState.UNKNOWN:
             emit(LogEvent.EFFECT_UNKNOWN, ctx, key=claim.effect.key)
         if state is not EffectState.COMMITTED:
-            return state, None, None
+            return EffectOutcome(state)
         until = None if self.within is None else self.ledger.now() + self.within
         if not claim.effect.input_hash:
-            return state, None, until
-        return state, receipt_of(ctx.run.output, None if ctx.run.error is None else as_invocation_error(ctx)), until
+            return EffectOutcome(state, None, until)
+        error = None if ctx.run.error is None else as_invocation_error(ctx)
+        return EffectOutcome(state, receipt_of(ctx.run.output, error), until)
 
     async def _answer_repeat(
         self,
         ctx: InvokeContext,
         tenant: str,
         effect: EffectRecord,
-        lookup: Lookup,
         alias: Alias | None,
         found: EffectRecord | None = None,
+        *,
+        claims: bool = True,
     ) -> None:
-        """Answer a repeat of *found*, or of what *lookup* finds; wait while another call runs the effect.
+        """Answer a repeat of *found*, or of what the ledger has; wait while another call runs the effect.
 
-        Return once *lookup* finds nothing: it has claimed the effect, or the effect may run.
+        Return once the ledger has nothing: this call has claimed the effect, or may claim it, without *claims*.
         """
         ledger = self.ledger
         clock = asyncio.get_running_loop().time
@@ -240,7 +237,7 @@ class EffectSteps:
         look = FIRST_LOOK
         while True:
             if found is None:
-                found = await lookup(ctx, tenant, effect, alias)
+                found = await (self._claim if claims else self._known)(ctx, tenant, effect, alias)
             if found is None:
                 return
             if found.input_hash != effect.input_hash:
@@ -263,7 +260,7 @@ class EffectSteps:
         effects = self.ledger.effects
         if alias is not None:
             found = await effects.get(tenant, alias.key)
-            if found is not None and not claimable(found, effect, retry=self.again):
+            if found is not None and not claimable(found, effect, retry=self.is_retryable):
                 return found
         found = await effects.get(tenant, effect.key)
         if alias is not None and found is not None and binds(found, effect):
@@ -284,9 +281,9 @@ class EffectSteps:
             if found is not None and found.state is EffectState.RUNNING and overdue(found, effect.began_at):
                 await self.ledger.effects.expire(effect.began_at)  # as a claim does
                 found = await self._find(tenant, effect, alias)
-            if found is None or claimable(found, effect, retry=self.again):
+            if found is None or claimable(found, effect, retry=self.is_retryable):
                 return None
-            waits = self.plan.host.waits
+            waits = self.host.suspensions
             other = found.input_hash != effect.input_hash
             if other and waits is not None and await waits.was_edited(ctx, effect.input_hash, found.input_hash):
                 return replace(found, input_hash=effect.input_hash)  # an approver edited the arguments of this call
@@ -311,25 +308,29 @@ class EffectSteps:
             with answer_within(before_deadline(ctx.remaining())):
                 await ledger.flush(tenant, effect.key)
                 if ctx.run.resumed is None:
-                    mine, found = await ledger.writer.claim(tenant, effect, rows, retry=self.again, alias=alias)
+                    mine, found = await ledger.writer.claim(tenant, effect, rows, retry=self.is_retryable, alias=alias)
                 elif ctx.run.resumed.wait.state is not SuspensionState.WAITING:
-                    mine, found = await self._claim_again(tenant, effect, alias, rows)
+                    mine, found = await self._reclaim(tenant, effect, alias, rows)
                 else:
                     mine, found = await self._claim_resumed(ctx, tenant, effect, alias, rows)
         except InvocationError:
             raise
         except BaseException as error:
             with answer_within(GRACE):
-                await ledger.give_up(tenant, effect)
+                await ledger.abandon(tenant, effect, alias)
             if not isinstance(error, Exception):
                 raise
             raise NotRecorded(f"{self.tool}: the ledger could not be written") from error
         if not mine:
             return found
-        facts = (self.plan.host, tenant, found, self.together, self.began)
-        ctx.run.claim = claim = CarriedClaim(ledger, *facts) if self.carried else Claim(*facts)
-        if alias is not None:
-            claim.alias = alias
+        facts = (tenant, found, self.together, self.started)
+        if not self.is_joinable:
+            claim = Claim(self.host, *facts)
+        else:
+            from callgate.runtime.pipeline.transaction_claim import SharedStore, TransactionClaim  # few tools have one
+
+            claim = TransactionClaim(self.host, *facts, cast("SharedStore", ledger.store), ledger.now)
+        ctx.run.claim, claim.alias = claim, alias
         return None
 
     async def _claim_resumed(
@@ -343,7 +344,7 @@ class EffectSteps:
                 await self.ledger.effects.expire(effect.began_at)
             return False, held.effect
 
-    async def _claim_again(
+    async def _reclaim(
         self, tenant: str, effect: EffectRecord, alias: Alias | None, rows: ChainRows
     ) -> tuple[bool, EffectRecord]:
         """Claim the effect of an approval that a worker used up before it died.
@@ -356,12 +357,12 @@ class EffectSteps:
             raise OutcomeUnknown(f"{self.tool}: its approval was used, and the ledger has no record of the effect")
         if found.state is EffectState.COMMITTED:  # also where its receipt has expired: one approval is one effect
             return False, found
-        return await self.ledger.writer.claim(tenant, effect, rows, retry=self.again, alias=alias)
+        return await self.ledger.writer.claim(tenant, effect, rows, retry=self.is_retryable, alias=alias)
 
     async def _in_one_transaction(
         self, ctx: InvokeContext, tenant: str, effect: EffectRecord, alias: Alias | None, rows: ChainRows
     ) -> tuple[bool, EffectRecord]:
-        from callgate.providers.stores.sql_states import retried
+        from callgate.providers.stores.sql.database.states import retried
 
         resumed = ctx.run.resumed
         assert resumed is not None
@@ -372,7 +373,7 @@ class EffectSteps:
                 leased = replace(effect, lease_until=self.ledger.now() + self.ledger.valid)
                 if not await written.suspensions.replace(ctx.user.tenant or "", resumed.used()):
                     raise NotPending("another process resumed it meanwhile")
-                mine, found = await written.effects.claim(tenant, leased, retry=self.again, alias=alias)
+                mine, found = await written.effects.claim(tenant, leased, retry=self.is_retryable, alias=alias)
                 if mine:
                     await append(written, tenant, rows, chains)
                 elif found.state is not EffectState.COMMITTED:

@@ -1,51 +1,51 @@
 """The calls of jobs: their progress is kept, and they have a result also when they are cancelled.
 
-A worker leaves jobs that do not fit it, such as those of a tool that another version has, to other workers. It learns from
-the first such job how the others begin, and asks the store for jobs without them.
+A worker leaves jobs that do not fit it, such as those of a tool that another version has, to other workers. After the first
+such job it takes for a while only what fits it, however many others wait.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from callgate.errors import Control, InvocationError, OutcomeUnknown, RegistrationError
 from callgate.hooks.context import InvokeContext
-from callgate.hooks.guards import closes
-from callgate.providers.foreign_errors import understood
+from callgate.providers.foreign_errors import is_pressed, understood
 from callgate.providers.logs import LogEvent, emit
 from callgate.providers.principal import User
 from callgate.providers.signing import SigningKeys
 from callgate.providers.stores.base import Store
 from callgate.providers.stores.effects import EffectState
-from callgate.providers.stores.jobs import EXPLAIN_BATCH, Group, Job
-from callgate.runtime.call.calls import context_of_none
-from callgate.runtime.call.options import CallOptions
-from callgate.runtime.call.results import cancelled_call, run_to_result
-from callgate.runtime.call.streams import Progress
-from callgate.runtime.effects.keys import tenant_of
-from callgate.runtime.jobs.records import JobRequest, is_intact, key_id_of
-from callgate.runtime.plans import Plans
+from callgate.providers.stores.jobs import EXPLAIN_BATCH, NO_KEY, Fitting, Job
+from callgate.runtime.effects.idempotency_keys import tenant_of
+from callgate.runtime.jobs.records import VERSION, JobRequest, fitting, is_intact, key_id_of
+from callgate.runtime.pipeline.calls import context_of_none
+from callgate.runtime.pipeline.contexts import context_for, context_of_mistake
+from callgate.runtime.pipeline.guards import closes
+from callgate.runtime.pipeline.options import CallOptions
+from callgate.runtime.pipeline.plans import Plans
+from callgate.runtime.pipeline.results import cancelled_call, run_to_result
+from callgate.runtime.pipeline.streams import Progress
+from callgate.runtime.pipeline.under_way import UnderWay
 from callgate.tools.arguments.parse_errors import ParseError
-from callgate.tools.arguments.parsing import parse_arguments
 from callgate.tools.calls import ErrorInfo, Outcome, ToolCall, ToolResult
 from callgate.tools.values import hash_of
 
 WAITS = "waits for a worker"
 """What the ``reason`` of a job begins with that a worker has left."""
+OF_VERSION = f"{WAITS} with the version of Callgate that wrote it"
+OF_TOOL, OF_DEFINITION = f"{WAITS} with its tool", f"{WAITS} with its definition of the tool"
 LEAVE_PAUSE, LONGEST_PAUSE = 5.0, 120.0
 """Seconds until a job that was left may be taken again: at first, and at most. In this time workers take others."""
 LOOK_AGAIN = 30.0
-"""Seconds until a worker takes one job again of a group that it left."""
-MAX_GROUPS = 64
-"""The maximum number of groups that a worker leaves out at once."""
+"""Seconds in which a worker that left a job takes only what fits it. Then it takes one job of any kind again."""
 _EXPLAINED = 100
-"""The maximum number of statements that explain the jobs of one group."""
-
-_HEAD = re.compile(rb'\{"v":\d+,"tool":"(?:[^"\\]|\\.)*","version":"[^"\\]+","key_id":"[^"\\]+","deadline_at":null,')
+"""The maximum number of batches of jobs that a worker explains at once."""
+_FORM = re.compile(rb'\{"v":%d,"tool":"[^"]*","version":"[^"]*","key_id":"([^"]*)",' % VERSION)
 
 
 class ProgressReports:
@@ -59,7 +59,7 @@ class ProgressReports:
         """See ``ToolContext.progress``."""
         self._last = Progress(ctx.tool_id, progress, total, message)
 
-    async def partial(self, ctx: InvokeContext, value: Any) -> None:
+    async def partial(self, ctx: InvokeContext, value: object) -> None:
         """Drop a partial output: the result of a job has the whole."""
 
     def take_latest(self) -> Progress | None:
@@ -81,7 +81,7 @@ class RunningJob:
     reports: ProgressReports = field(default_factory=ProgressReports)
     work: asyncio.Future[ToolResult | BaseException] | None = None
     stopped: bool = False
-    worker: asyncio.Task[Any] | None = field(default_factory=asyncio.current_task)
+    worker: asyncio.Task[object] | None = field(default_factory=asyncio.current_task)
 
     def start(self, made: Awaitable[ToolResult]) -> None:
         """Start the call."""
@@ -99,6 +99,7 @@ class RunningJob:
 
         Raises:
             CancelledError: this worker ends; another one takes the job.
+            KeyboardInterrupt: a person pressed Ctrl-C.
             UnusableResult: the call raised an error, its cause.
         """
         assert self.work is not None
@@ -112,18 +113,23 @@ class RunningJob:
             raise asyncio.CancelledError
         if isinstance(result, ToolResult):
             return result
+        if is_pressed(result):
+            raise result
         raise UnusableResult(f"the call of {call.name} raised an error instead of its result") from result
 
     def worker_stops(self, error: BaseException) -> bool:
-        """Return whether *error* cancels or closes the worker itself; any other error came from what it ran."""
+        """Return whether *error* ends the worker itself; see ``stops``."""
         return stops(error, self.worker)
 
 
-def stops(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
-    """Return whether *error* cancels or closes *task*, its current task; any other error came from what the task ran."""
+def stops(error: BaseException, task: asyncio.Task[object] | None) -> bool:
+    """Return whether *error* ends *task*, its current task: it cancels or closes the task, or is the Ctrl-C of a person.
+
+    Any other error came from what the task ran.
+    """
     if issubclass(type(error), asyncio.CancelledError):
         return task is None or task.cancelling() > 0
-    return issubclass(type(error), GeneratorExit) and closes(error, task)
+    return is_pressed(error) or (issubclass(type(error), GeneratorExit) and closes(error, task))
 
 
 def as_fault(error: BaseException) -> BaseException:
@@ -137,7 +143,10 @@ def as_fault(error: BaseException) -> BaseException:
 
 
 async def _contained(made: Awaitable[ToolResult]) -> ToolResult | BaseException:
-    """Return the result of a call, or its error: a ``SystemExit`` of a task would end the event loop."""
+    """Return the result of a call, or its error: a ``SystemExit`` of a task would end the event loop.
+
+    A Ctrl-C is an error as well: the worker gives the job back, and then raises it.
+    """
     try:
         return await made
     except asyncio.CancelledError:
@@ -149,8 +158,8 @@ async def _contained(made: Awaitable[ToolResult]) -> ToolResult | BaseException:
 class JobCalls:
     """The calls of a gate as its jobs make them. *refresh* returns a user with their current roles, or None."""
 
-    def __init__(self, gate: Any, plans: Plans, refresh: Callable[[User], Awaitable[User | None]]) -> None:
-        self._gate, self._plans = gate, plans
+    def __init__(self, under_way: UnderWay, plans: Plans, refresh: Callable[[User], Awaitable[User | None]]) -> None:
+        self._under_way, self._plans = under_way, plans
         self.refresh = refresh
 
     def version_of(self, tool: str) -> str:
@@ -173,18 +182,20 @@ class JobCalls:
         """Return whether this gate has a tool of that name."""
         return tool in self._plans.registry
 
+    def fitting(self, key_ids: Iterable[str]) -> Fitting:
+        """Return which jobs this gate fits, as ``fits`` does, with the ids of its signing keys."""
+        known = ((one.id, one.definition) for one in self._plans.registry)
+        return fitting(
+            ((tool, version) for tool, its in known for version in (its.binding_digest, its.digest)), key_ids
+        )
+
     def is_repeat(self, known: JobRequest, request: JobRequest) -> bool:
         """Return whether two requests for one tool have the same arguments: as text, or as an object."""
         builtins = self._plans.of(request.tool).builtins
 
-        def arguments(given: Any) -> Any:
+        def arguments(given: object) -> object:
             try:
-                return parse_arguments(
-                    given,
-                    limits=builtins.limits,
-                    tolerant=builtins.tolerates,
-                    takes_nothing=builtins.takes_nothing,
-                ).value
+                return builtins.parsed(given).value
             except ParseError:  # the call will fail alike for the same text
                 return given
 
@@ -204,20 +215,20 @@ class JobCalls:
     async def make(self, call: ToolCall, user: User, options: CallOptions, job: str) -> ToolResult:
         """Run the call of a job as ``Gate.call`` does; see ``run``."""
         try:
-            ctx = self._gate._context(call, user, False, options)
+            ctx = context_for(self._plans, call, user, False, options)
         except RegistrationError as refused:  # a plan that is refused at its first call
-            ctx = self._gate._refused(call, None, user, refused, options)
+            ctx = context_of_mistake(self._plans, call, None, user, refused, options)
         ctx.run.job = job
         return await self.run(ctx, call)
 
     async def run(self, ctx: InvokeContext, call: ToolCall) -> ToolResult:
         """Run a call. A cancelled call has a result, too: ``unknown`` where it may have had an effect."""
         try:
-            with self._gate._engine.under_way.block(closing=True):  # a closing gate stops its jobs by itself
+            with self._under_way.block(closing=True):  # a closing gate stops its jobs by itself
                 return await run_to_result(ctx)
         except asyncio.CancelledError:
             result = cancelled_call(call)
-            if ctx.run.claim is not None and ctx.run.claim.state(ctx) is EffectState.UNKNOWN:
+            if ctx.run.claim is not None and ctx.run.claim.outcome(ctx.run) is EffectState.UNKNOWN:
                 error = ErrorInfo(OutcomeUnknown.code, OutcomeUnknown.default_public)
                 result = replace(result, outcome=Outcome.UNKNOWN, error=error)
             return result
@@ -225,38 +236,43 @@ class JobCalls:
     async def refuse(self, error: InvocationError, call: ToolCall, user: User, options: CallOptions) -> ToolResult:
         """Return the result of a call that must not run any more; hooks observe and record it."""
         ctx = context_of_none(self._plans.of_refusal(call.name), call, user, error, options)
-        with self._gate._engine.under_way.block(closing=True):
+        with self._under_way.block(closing=True):
             return await run_to_result(ctx)
 
 
 class Misfits:
-    """The groups of jobs that do not fit a worker. Its takes leave out each of the ``groups`` until a time."""
+    """The jobs that do not fit a worker. Once one was found, its takes are limited to what fits, until none is left."""
 
     def __init__(
         self, store: Callable[[], Store], keys: SigningKeys, now: Callable[[], float], calls: JobCalls
     ) -> None:
         self._store, self._keys, self._now, self._calls = store, keys, now, calls
-        self._until: dict[Group, float] = {}
+        self._fitting: Fitting | None = None
+        self._look_at, self._is_explaining = 0.0, False
 
-    def groups(self) -> list[Group]:
-        """Return the groups that this worker leaves out now."""
-        if self._until:
-            now = self._now()
-            self._until = {group: until for group, until in self._until.items() if until > now}
-        return list(self._until)
+    def limit(self) -> Fitting | None:
+        """Return what the next take is limited to; None for any job. Of concurrent workers one takes any job again."""
+        if self._fitting is not None and (now := self._now()) >= self._look_at:
+            self._look_at = now + LOOK_AGAIN
+            return None
+        return self._fitting
+
+    def none_left(self) -> None:
+        """End the limit: a take of any job has found none."""
+        self._fitting = None
 
     def request_of(self, tenant: str, job: Job) -> JobRequest | str | None:
         """Return the call of a job; the reason if it does not fit this worker; None if it was changed without the key."""
         if not is_intact(self._keys, tenant, job):
-            return None if key_id_of(job) in self._keys.ids else f"{WAITS} with its signing key"
+            return None if key_id_of(job) in self._keys.ids else NO_KEY
         try:
             request = JobRequest.load(job.body)
         except (ValueError, TypeError, KeyError):
-            return f"{WAITS} with the version of Callgate that wrote it"
+            return OF_VERSION
         late = request.deadline_at is not None and request.deadline_at <= self._now()
         if late or self._calls.fits(request):
             return request
-        return f"{WAITS} with its definition of the tool" if self._calls.has(job.tool) else f"{WAITS} with its tool"
+        return OF_DEFINITION if self._calls.has(job.tool) else OF_TOOL
 
     def pause(self, job: Job, reason: str) -> float:
         """Return the seconds until a job that is left may be taken again: about as long as it has waited."""
@@ -265,19 +281,44 @@ class Misfits:
             return LEAVE_PAUSE
         return min(max(LEAVE_PAUSE, self._now() - job.made_at), LONGEST_PAUSE)
 
-    async def leave_out(self, job: Job, reason: str) -> None:
-        """Take no more jobs like this one for a while, and record why they wait.
+    async def leave_out(self) -> None:
+        """Take for a while only jobs that fit, and record why the others wait.
 
-        Jobs with a deadline are not left out: any worker ends those that are late.
+        A job that another worker has explained keeps that reason: two workers would otherwise replace it in turn.
 
         Raises:
             StoreError: the store failed.
         """
-        head = _HEAD.match(job.body)
-        if head is None or len(self._until) >= MAX_GROUPS:
+        now = self._now()
+        self._look_at = now + LOOK_AGAIN
+        self._fitting = fits = self._calls.fitting(self._keys.ids)
+        if self._is_explaining:  # workers that explain the same jobs would wait for each other
             return
-        group, now, jobs = Group(job.tool, head[0]), self._now(), self._store().jobs
-        self._until[group] = now + LOOK_AGAIN
+        self._is_explaining = True
+        try:
+            await self._explain(fits, now)
+        finally:
+            self._is_explaining = False
+
+    async def _explain(self, fits: Fitting, now: float) -> None:
+        jobs, before = self._store().jobs, list[str]()
         for _ in range(_EXPLAINED):
-            if await jobs.explain(group, now, reason) < EXPLAIN_BATCH:
+            found = await jobs.unfit(fits, now, WAITS)
+            reasons = defaultdict[str, list[str]](list)
+            for id, tool, first in found:
+                reasons[self._why(tool, first)].append(id)
+            if before == (before := [id for id, *_ in found]):  # another process has locked them, and explains them
                 return
+            for reason, ids in reasons.items():
+                await jobs.explain(ids, reason)
+            if len(found) < EXPLAIN_BATCH:
+                return
+
+    def _why(self, tool: str, first: bytes) -> str:
+        """Return why a job waits, by the first bytes of its body."""
+        form = _FORM.match(first)
+        if form is None:
+            return OF_VERSION
+        if form[1].decode() not in self._keys.ids:
+            return NO_KEY
+        return OF_DEFINITION if self._calls.has(tool) else OF_TOOL

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from callgate.providers.stores.base import Store
 from callgate.providers.stores.jobs import Job, JobState
-from callgate.runtime.jobs.backend import JobBackend
 from callgate.runtime.jobs.records import JobStatus, status_of_job
+from callgate.runtime.options.job_engine import JobBackend
 
 SEARCHED = 10_000
 """The newest dead jobs that ``replay`` considers."""

@@ -7,10 +7,10 @@ from collections.abc import Collection
 
 from callgate.errors import RegistrationError
 from callgate.providers.stores.jobs import Job
-from callgate.runtime.jobs.backend import Tally
 from callgate.runtime.jobs.engine_base import EngineBase
 from callgate.runtime.jobs.executor import Executor
 from callgate.runtime.jobs.jobs import NEW
+from callgate.runtime.options.job_engine import Tally
 
 
 class EmbeddedJobs(EngineBase):

@@ -13,6 +13,7 @@ from callgate.runtime.jobs.jobs import JobQueue
 class EngineBase:
     """Base class of job engines: an engine is bound to one gate and moves the jobs of that gate only."""
 
+    queues: tuple[str, ...] = ()
     _jobs: JobQueue | None = None
 
     @property
@@ -52,3 +53,13 @@ class EngineBase:
         Raises:
             RegistrationError: it cannot.
         """
+
+    def check_queue(self, queue: str) -> None:
+        """Check that the engine declares a queue: no worker would take the jobs of another one.
+
+        Raises:
+            RegistrationError: it does not.
+        """
+        if queue not in self.queues:
+            name, known = type(self).__name__, ", ".join(sorted(self.queues))
+            raise RegistrationError(f"no worker serves the queue {queue!r}: {name}(queues=...) has {known}")

@@ -7,7 +7,7 @@ from typing import Any
 
 from callgate.errors import RegistrationError
 from callgate.providers.installed import Unusable, load_installed
-from callgate.runtime.jobs.backend import JobBackend
+from callgate.runtime.options.job_engine import JobBackend
 
 GROUP = "callgate.job_engines"
 """The group of entry points. A name in it leads to a class or function that returns a ``JobBackend`` without arguments."""

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Collection
 
 from callgate.providers.logs import LogEvent, emit
-from callgate.runtime.jobs.backend import Tally
 from callgate.runtime.jobs.calls import as_fault, stops
 from callgate.runtime.jobs.jobs import JobQueue
+from callgate.runtime.options.job_engine import Tally
 
 FIRST_POLL, LAST_POLL = 0.05, 1.0
 """Seconds between two polls of the store: after a job was found, and at most. A job submitted here wakes at once."""

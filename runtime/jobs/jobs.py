@@ -7,25 +7,20 @@ from collections.abc import AsyncGenerator, Callable, Collection, Generator, Seq
 from datetime import datetime
 from typing import Any
 
-from callgate.errors import Conflict, NotPending, StoreError
-from callgate.hooks.stock.records.telemetry import current_trace
-from callgate.providers.ids import flaw_of, new_id
+from callgate.errors import NotPending, StoreError
+from callgate.providers.ids import new_id
 from callgate.providers.logs import LogEvent, emit
 from callgate.providers.principal import User
 from callgate.providers.signing import SigningKeys
 from callgate.providers.stores.base import Store
 from callgate.providers.stores.jobs import FINAL_STATES, Job, JobState
-from callgate.runtime.call.options import check_deadline, checked_ids
-from callgate.runtime.call.waiting import Waiters
-from callgate.runtime.jobs.backend import JobBackend
 from callgate.runtime.jobs.calls import JobCalls, as_fault, stops
-from callgate.runtime.jobs.options import Jobs
 from callgate.runtime.jobs.records import (
     JobRequest,
     JobStatus,
+    find_job,
     job_id_of,
     load_result,
-    request_of,
     result_without_run,
     signed,
     status_of_job,
@@ -35,16 +30,18 @@ from callgate.runtime.jobs.records import (
 from callgate.runtime.jobs.resuming import SuspendedJobs
 from callgate.runtime.jobs.running import JobRunner
 from callgate.runtime.lifespan.background import prune_and_log
+from callgate.runtime.options.job_engine import JobBackend
+from callgate.runtime.options.jobs import Jobs, SubmitOptions
+from callgate.runtime.pipeline.options import check_limits, checked_ids, no_option
+from callgate.runtime.pipeline.waiting import Waiters
 from callgate.tools.calls import ToolCall, ToolResult
 from callgate.tools.execution import NO_TASK, TaskIds
 
-FIRST_POLL, LAST_POLL = 0.02, 1.0
-"""Seconds between two polls of an awaited job, at first and at last."""
+FIRST_POLL, LAST_POLL = 0.02, 1.0  # seconds between two polls of an awaited job, at first and at last
 LIVE_POLL = 10.0
 """Seconds between two polls where the store sends notices: one may be lost."""
 NEW = "+"
 """The notice of a job that any worker may take."""
-
 POLL_EVERY = 1.0
 """Seconds between two rounds that store the progress of running jobs and stop cancelled ones."""
 
@@ -56,7 +53,7 @@ class JobHandle:
         self.id = id
         self._jobs, self._tenant, self._user = jobs, tenant, user
 
-    def __await__(self) -> Generator[Any, None, ToolResult]:
+    def __await__(self) -> Generator[object, None, ToolResult]:
         return self.result().__await__()
 
     def __repr__(self) -> str:
@@ -125,8 +122,8 @@ class JobHandle:
         return await self._jobs.cancel(self._tenant, await self._job())
 
     async def _job(self) -> Job:
-        job = None if flaw_of(self.id) is not None else await self._jobs.store.jobs.get(self._tenant, self.id)
-        if job is None or job.user != self._user:
+        job = await find_job(self._jobs.store.jobs, self._jobs.keys, self._tenant, self.id, self._user)
+        if job is None:
             raise NotPending("no such job of this user")
         return job
 
@@ -165,17 +162,20 @@ class JobQueue:
         if self._writer is None:
             from callgate.runtime.jobs.submission import JobWriter  # not for gates without jobs
 
-            self._writer = JobWriter(self._store, self.backend, self._calls, self.keys.namespace)
+            limit = self.options.max_per_user
+            self._writer = JobWriter(self._store, self.backend, self._calls, self.keys.namespace, limit)
         return self._writer
 
     async def submit(self, call: ToolCall, user: User, *, within: Any = None, **options: Any) -> JobHandle:
         """See ``Gate.submit``; for *options* see ``prepare``. ``once=True``, of a schedule, never frees the key again."""
         once = options.pop("once", False)
+        for name in options.keys() - SubmitOptions.__annotations__.keys():
+            raise no_option(name, SubmitOptions.__annotations__, "submit")
         if within is not None:
             return (await self.submit_many([(call, options.pop("key", None))], user, within=within, **options))[0]
         job, request = self.prepare(call, user, **options)
         tenant = user.tenant or ""
-        self.check_repeat(await self.writer.add(tenant, job, once=once), request)
+        self.writer.check_repeat(await self.writer.add(tenant, job, once=once), request)
         await self.backend.submitted(job)
         return JobHandle(self, tenant, user.id, job.id)
 
@@ -192,14 +192,17 @@ class JobQueue:
         session_id: str | None = None,
         request_id: str | None = None,
         deadline: float | None = None,
+        idle: float | None = None,
         task: TaskIds | None = None,
     ) -> tuple[Job, JobRequest]:
         """Return the signed job of a call, which is not stored yet, and its request.
 
         Raises:
-            BadCall, Invalid: the deadline is no time in seconds; an id cannot be stored.
+            BadCall, Invalid: a limit is no time in seconds; an id cannot be stored.
         """
-        check_deadline(deadline)
+        from callgate.hooks.stock.records.telemetry import current_trace
+
+        check_limits(deadline, idle)
         checked_ids(call_id=call.id, key=key, queue=queue, session_id=session_id, request_id=request_id)
         tenant, now = user.tenant or "", self.now()
         id = new_id() if key is None else job_id_of(user, call.name, key, self.keys.namespace)
@@ -217,6 +220,7 @@ class JobQueue:
             session_id=session_id,
             idempotency_key=key,
             deadline_at=None if deadline is None else now + deadline,
+            idle=idle,
             trace=current_trace(),
             task=task or NO_TASK,
         )
@@ -235,24 +239,13 @@ class JobQueue:
         )
         return signed(self.keys, tenant, job), request
 
-    def check_repeat(self, known: Job, request: JobRequest) -> None:
-        """Check that the stored job is the one of a request.
-
-        Raises:
-            NotPending: it is of another user.
-            Conflict: it has other arguments.
-        """
-        if known.user != request.user.id:
-            raise NotPending("no such job of this user")
-        if not self._calls.is_repeat(request_of(known), request):
-            raise Conflict(f"{request.tool}: this key was used with other arguments")
-
     async def submit_many(
-        self, calls: Sequence[tuple[ToolCall, str | None]], user: User, **options: object
+        self, calls: Sequence[tuple[ToolCall, str | None]], user: User, *, within: Any = None, **options: Any
     ) -> list[JobHandle]:
         """See ``Gate.submit_many``; each call has its key, or None."""
-        handles: list[JobHandle] = await self.writer.submit_many(self, calls, user, **options)
-        return handles
+        made = [self.prepare(call, user, key=key, **options) for call, key in calls]
+        await self.writer.add_checked(made, within)
+        return [self.handle(job.id, user) for job, _ in made]
 
     @property
     def dead_letters(self) -> Any:
@@ -299,14 +292,14 @@ class JobQueue:
         """Listen for the notices of other processes. Return them, or None where the store has none."""
         notices = getattr(self.store, "notices", None) if self.options.notify else None
         if notices is not None:
-            notices.listen(self._heard)
+            notices.listen(self._heard, self.keys.namespace)
         return notices
 
     def announce(self, word: str) -> None:
         """Tell other processes that a job has ended, or of a new job (``NEW``)."""
         notices = getattr(self.store, "notices", None) if self.options.notify else None
         if notices is not None:
-            notices.announce(word)
+            notices.announce(word, self.keys.namespace)
 
     def _heard(self, word: str) -> None:
         if word == NEW:
@@ -330,7 +323,8 @@ class JobQueue:
             polling.cancel()
             await asyncio.wait([polling])
         if (notices := getattr(self.store, "notices", None)) is not None:
-            await notices.close()
+            await notices.forget(self._heard)
+        self.runner.running.clear()  # those of an event loop that was closed under them never end
 
     async def poll(self) -> None:
         """Run one round: store the progress of running jobs, and stop cancelled ones."""

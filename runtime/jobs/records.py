@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -11,22 +11,28 @@ from typing import Any
 import orjson
 
 from callgate.errors import DefinitionError, StoreError
-from callgate.hooks.facts import Suspension
+from callgate.hooks.state.facts import Suspension
+from callgate.providers.ids import flaw_of
 from callgate.providers.principal import User
 from callgate.providers.principal_json import user_as_json, user_from_json
 from callgate.providers.signing import SigningKeys
-from callgate.providers.stores.jobs import Job, JobState
-from callgate.runtime.call.options import CallOptions
-from callgate.runtime.call.streams import Progress
-from callgate.runtime.effects.keys import scope_of
-from callgate.runtime.suspensions.resumption import handle_of
-from callgate.tools.approval import Approval
+from callgate.providers.stores.jobs import KEY, Fitting, Job, JobState, JobStore
+from callgate.runtime.effects.idempotency_keys import scope_of
+from callgate.runtime.pipeline.options import CallOptions
+from callgate.runtime.pipeline.streams import Progress
+from callgate.runtime.suspensions.resumption import handle_of, questions_as_json
+from callgate.tools.approval import Approval, Question
 from callgate.tools.calls import ErrorInfo, Outcome, ToolCall, ToolResult
 from callgate.tools.execution import NO_TASK, TaskIds
 from callgate.tools.values import canonical, hash_of, thaw
 
 VERSION = 1
 _FIRST = ("tool", "version", "key_id", "deadline_at")
+
+_SUBMITTED = ("id", "tool", "user", "made_at", "queue", "priority", "max_attempts")
+"""The fields of a job beside its body that stay as they were submitted."""
+_SUBMITTED_BEFORE = _SUBMITTED[:4]
+"""Those that earlier versions signed. Such a job is valid; no actor without a key makes one of a newer job."""
 
 _CANCELLED = ErrorInfo("cancelled", "The call was cancelled.")
 _FAILED = ErrorInfo("job_failed", "The worker of the call failed, and the call may have taken effect.")
@@ -45,7 +51,7 @@ class JobRequest:
     tool: str
     version: str | None
     key_id: str | None
-    arguments: Any
+    arguments: object
     user: User
     call_id: str
     request_id: str
@@ -54,6 +60,7 @@ class JobRequest:
     session_id: str | None = None
     idempotency_key: str | None = None
     deadline_at: float | None = None
+    idle: float | None = None
     trace: dict[str, str] | None = None
     task: TaskIds = NO_TASK
 
@@ -76,6 +83,7 @@ class JobRequest:
             "request_id": self.request_id,
             "idempotency_key": self.idempotency_key,
             "task": self.task,
+            "idle": self.idle,
         }
 
     def dump(self) -> bytes:
@@ -84,12 +92,14 @@ class JobRequest:
         Raises:
             DefinitionError: the arguments are no JSON.
         """
-        # What decides which workers it fits comes first, in one order: `calls.Misfits` compares the beginnings of bodies.
-        body: dict[str, Any] = {"v": VERSION, **{name: getattr(self, name) for name in _FIRST}}
+        # What decides which workers it fits comes first, in one order: see `fitting`.
+        body: dict[str, object] = {"v": VERSION, **{name: getattr(self, name) for name in _FIRST}}
         body |= {one.name: getattr(self, one.name) for one in fields(self)}
         body["user"] = user_as_json(self.user)
+        if self.idle is None:  # older workers know no such limit
+            del body["idle"]
         try:
-            return json.dumps(body, allow_nan=False, separators=(",", ":")).encode()
+            return _compact(body)
         except (TypeError, ValueError, RecursionError):
             raise DefinitionError("a job's arguments are JSON, or the text of it") from None
 
@@ -107,9 +117,21 @@ class JobRequest:
         return cls(**body)
 
 
+def fitting(versions: Iterable[tuple[str, str]], key_ids: Iterable[str]) -> Fitting:
+    """Return which jobs fit a worker with these versions of tools and these signing keys; see ``JobRequest.dump``."""
+
+    def beginning(tool: str, version: str) -> bytes:
+        return _compact({"v": VERSION, "tool": tool, "version": version})[:-1] + b","
+
+    return Fitting(
+        frozenset(beginning(tool, version) for tool, version in versions),
+        frozenset(KEY + _compact(id) + b"," for id in key_ids),
+    )
+
+
 def dump_result(result: ToolResult) -> bytes:
     """Encode a result as JSON. A suspension loses its handle: readers of the store may not resume it."""
-    from callgate.runtime.call.result_json import result_as_json
+    from callgate.runtime.pipeline.result_json import result_as_json
 
     kept, pending = result_as_json(result), result.pending
     if isinstance(pending, Suspension):
@@ -122,6 +144,7 @@ def dump_result(result: ToolResult) -> bytes:
             "rules": [rule.to_dict() for rule in pending.rules],
             "place": pending.place,
             **({} if pending.name is None else {"name": pending.name}),  # older versions know no names
+            **({} if pending.questions is None else {"questions": questions_as_json(pending.questions)}),
         }
     return json.dumps(kept, separators=(",", ":")).encode()
 
@@ -132,7 +155,7 @@ def load_result(keys: SigningKeys, tenant: str, data: bytes) -> ToolResult:
     Raises:
         ValueError, TypeError, KeyError: the data is no result.
     """
-    from callgate.runtime.call.result_json import result_from_json
+    from callgate.runtime.pipeline.result_json import result_from_json
 
     kept: dict[str, Any] = json.loads(data)
     pending: dict[str, Any] | None = kept.pop("pending", None)
@@ -141,6 +164,8 @@ def load_result(keys: SigningKeys, tenant: str, data: bytes) -> ToolResult:
         return result
     id, rules = pending.pop("id"), tuple(Approval.from_dict(rule) for rule in pending.pop("rules"))
     handle = None if id is None else handle_of(keys, tenant, id)
+    if (asked := pending.pop("questions", None)) is not None:
+        pending["questions"] = {name: Question(**one) for name, one in asked.items()}
     return replace(result, pending=Suspension(**pending, handle=handle, rules=rules))
 
 
@@ -170,12 +195,28 @@ def suspension_in(result: bytes | None) -> str | None:
 
 def signed(keys: SigningKeys, tenant: str, job: Job) -> Job:
     """Return the job with its signature."""
-    return replace(job, mac=keys.sign(*_parts(tenant, job)))
+    return replace(job, mac=keys.sign(*_parts(tenant, job, _SUBMITTED)))
 
 
 def is_intact(keys: SigningKeys, tenant: str, job: Job) -> bool:
-    """Return whether the signature fits the call, the user and the time of the job."""
-    return keys.verify(job.mac, *_parts(tenant, job))
+    """Return whether the signature fits the call of the job, its user, and how it was submitted."""
+    return any(keys.verify(job.mac, *_parts(tenant, job, names)) for names in (_SUBMITTED, _SUBMITTED_BEFORE))
+
+
+async def find_job(jobs: JobStore, keys: SigningKeys, tenant: str, id: str, user: str) -> Job | None:
+    """Return a job of a user, or None.
+
+    Raises:
+        StoreError: the row was changed without the signing key, or the store failed.
+    """
+    job = None if flaw_of(id) is not None else await jobs.get(tenant, id)
+    if job is None or job.user != user:
+        return None
+    if not is_intact(keys, tenant, job):
+        from callgate.providers.stores.signed_rows import JOB, refusal
+
+        raise refusal(JOB, job.mac)
+    return job
 
 
 def key_id_of(job: Job) -> str | None:
@@ -187,8 +228,12 @@ def key_id_of(job: Job) -> str | None:
     return body.get("key_id") if isinstance(body, dict) else None
 
 
-def _parts(tenant: str, job: Job) -> tuple[bytes, ...]:
-    beside: Mapping[str, Any] = {"id": job.id, "tool": job.tool, "user": job.user, "made_at": job.made_at}
+def _compact(value: object) -> bytes:
+    return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
+
+
+def _parts(tenant: str, job: Job, names: Sequence[str]) -> tuple[bytes, ...]:
+    beside: Mapping[str, object] = {name: getattr(job, name) for name in names}
     return b"job", tenant.encode("utf-8", "surrogatepass"), canonical(beside), job.body
 
 

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from callgate.errors import Denied, InvocationError, NotPending, Stale
+from callgate.errors import InvocationError, NotPending, Stale
 from callgate.hooks.context import InvokeContext
 from callgate.providers.principal import User
 from callgate.providers.stores.base import Transaction
 from callgate.providers.stores.effects import SuspensionRecord, SuspensionState
 from callgate.providers.stores.jobs import Job
 from callgate.runtime.jobs.records import suspension_in
-from callgate.runtime.suspensions.keyed import is_open
 from callgate.runtime.suspensions.record_keeping import CallRecords
+from callgate.runtime.suspensions.resolution import end_without_run
 from callgate.runtime.suspensions.resumption import Resumed, SuspendedCall, context_of_resumed
 
 NextStep: TypeAlias = InvokeContext | InvocationError | None
@@ -41,7 +41,7 @@ class SuspendedJobs:
             wait, bound = await self._find(tenant, job)
             if wait is None or bound is None:
                 return Stale("the suspension of this job is gone or was changed")
-            if (error := _refusal(wait, bound, waits.now())) is not None:
+            if (error := end_without_run(wait, bound, waits.now())) is not None:
                 return error
             if wait.state is SuspensionState.WAITING and not bound.decided:
                 return None
@@ -78,19 +78,6 @@ class SuspendedJobs:
         wait = None if id is None else await store.get(tenant, id)
         bound = None if wait is None else self._records.waits.opened(tenant, wait)
         return (None, None) if bound is None or bound.job != job.id else (wait, bound)
-
-
-def _refusal(wait: SuspensionRecord, bound: SuspendedCall, now: float) -> InvocationError | None:
-    """Return the error of a suspension that ended without an approval."""
-    if wait.state is SuspensionState.DENIED:
-        answer = bound.answers.get(bound.place)
-        told = (None, None) if answer is None else (answer.error, answer.value)
-        return Denied(told[0] or "declined", code="declined", public=told[1] or "The call was declined.")
-    if wait.state is SuspensionState.VOID:
-        return Stale()
-    if wait.state is SuspensionState.EXPIRED or (wait.state is SuspensionState.WAITING and not is_open(wait, now)):
-        return Denied("expired", code="expired", public="The approval did not come in time.")
-    return None
 
 
 def lost_its_row(ctx: InvokeContext) -> bool:

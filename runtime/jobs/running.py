@@ -9,19 +9,17 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from callgate.errors import DeadlineExceeded, Denied, InvocationError, Stale, StoreError
-from callgate.hooks.stock.records.telemetry import continued
 from callgate.providers.logs import LogEvent, emit
 from callgate.providers.principal import User
 from callgate.providers.signing import SigningKeys
 from callgate.providers.stores.base import Store, Transaction
 from callgate.providers.stores.jobs import Job, JobState
-from callgate.runtime.call.options import CallOptions, apply_options
 from callgate.runtime.jobs.calls import WAITS, JobCalls, Misfits, RunningJob, UnusableResult, as_fault
-from callgate.runtime.jobs.options import Jobs
 from callgate.runtime.jobs.records import (
     JobRequest,
     dump_result,
@@ -31,6 +29,8 @@ from callgate.runtime.jobs.records import (
     suspension_in,
 )
 from callgate.runtime.jobs.resuming import SuspendedJobs, lost_its_row
+from callgate.runtime.options.jobs import Jobs
+from callgate.runtime.pipeline.options import CallOptions, apply_options
 from callgate.tools.calls import Outcome, ToolCall, ToolResult
 
 _T = TypeVar("_T")
@@ -99,24 +99,25 @@ class JobRunner:
         # One owner for each attempt: a job whose end was not stored is not renewed with others, nor by a forked process.
         owner = secrets.token_hex(8)
         until = now + self.options.valid
-        if id is None and (without := self._misfits.groups()):
-            taken = await self._response(jobs.take(owner, now, until, queues=queues, without=without))
-        else:
-            taken = await self._response(jobs.take(owner, now, until, id=id, queues=queues))
+        limit = self._misfits.limit() if id is None else None
+        taken = await self._response(jobs.take(owner, now, until, id=id, queues=queues, fitting=limit))
         if taken is None:
+            if id is None and limit is None:
+                self._misfits.none_left()
             return None
         tenant, job = taken
         here = self.running[owner] = RunningJob(tenant, job, stopped=job.stop)
         try:
             on_begin()
-            return await self._run(tenant, job, here)
+            return await self._run(tenant, job, here, chosen=id is not None)
         except StoreError:
             raise
         except BaseException as error:
             if not here.worker_stops(error):
                 return await self._fail(here, error)
-            if isinstance(error, asyncio.CancelledError):  # another worker takes the job
-                await self._response(jobs.put_back(tenant, job.id, job.token, run_at=self._now(), reason=None))
+            if not isinstance(error, GeneratorExit):  # another worker takes the job
+                with suppress(StoreError):  # without the store, it is taken when its lease expires
+                    await self._put_back(tenant, job, 0.0, None)
             raise
         finally:
             del self.running[owner]
@@ -163,7 +164,7 @@ class JobRunner:
                 raise
             raise StoreError(f"{self._store().name}: no answer in {self.options.lease:g} s") from None
 
-    async def _run(self, tenant: str, job: Job, here: RunningJob) -> Finished:
+    async def _run(self, tenant: str, job: Job, here: RunningJob, *, chosen: bool) -> Finished:
         request = self._misfits.request_of(tenant, job)
         if request is None:
             return await self._end_dead(
@@ -173,7 +174,8 @@ class JobRunner:
             return await self._end(tenant, job, JobState.CANCELLED, None, CANCELLED)
         if isinstance(request, str):
             left = await self._leave(tenant, job, request)
-            await self._response(self._misfits.leave_out(job, request))
+            if not chosen:  # an engine that delivers jobs by their ids delivers each that does not fit
+                await self._response(self._misfits.leave_out())
             return left
         if job.attempts > job.max_attempts:  # the previous workers died before they stored its end
             why = "each worker died" if job.reason is None or job.reason.startswith(WAITS) else job.reason
@@ -209,6 +211,8 @@ class JobRunner:
         return pause
 
     async def _result(self, job: Job, request: JobRequest, here: RunningJob) -> ToolResult:
+        from callgate.hooks.stock.records.telemetry import continued
+
         call, options = request.call, request.options
         if request.synthetic_id:  # such ids repeat; the id of the job does not
             call = ToolCall(
@@ -248,7 +252,8 @@ class JobRunner:
                 return load_result(self._keys, tenant, job.result)
             if isinstance(found, InvocationError):
                 return await self._calls.refuse(found, call, user, {**options, "deadline": None})
-            apply_options(found, {"deadline": options.get("deadline"), "events": options.get("events")})
+            limits: CallOptions = {"deadline": options.get("deadline"), "idle": options.get("idle")}
+            apply_options(found, {**limits, "events": options.get("events")})
             found.run.job = job.id
             result = await self._calls.run(found, call)
             resumed = found.run.resumed
@@ -280,7 +285,7 @@ class JobRunner:
         return Finished(job, state, now)
 
     async def _transact(self, work: Callable[[Transaction], Awaitable[_T]]) -> _T:
-        from callgate.providers.stores.sql_states import in_transaction
+        from callgate.providers.stores.sql.database.states import in_transaction
 
         return await in_transaction(self._store(), work)
 

@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 
+from callgate.hooks.context import InvokeContext
+from callgate.hooks.plan import plan_of
 from callgate.providers import logs
 from callgate.providers.stores.effects import PRUNE_BATCH
+from callgate.runtime.pipeline.plans import Plans
+from callgate.runtime.pipeline.services import Services
 
 TASKS = "callgate background: "
 """Prefix of the names of the asyncio tasks."""
 PRUNE_EVERY = 600.0
 """Seconds between two prunings. Services that are restarted often prune, too."""
-KEPT = 90 * 86_400.0
-"""Seconds that effects and suspended calls are kept, unless the application sets another time."""
 _REPORT_EVERY = 100
 """Batches between two reports of the progress."""
 
@@ -97,3 +99,25 @@ async def prune_and_log(what: str, prune: Callable[[float], Awaitable[int]], bef
 
     if deleted := await prune_all(prune, before, log):
         log(deleted, done=True)
+
+
+async def close_left_hooks(services: Services, plans: Plans) -> None:
+    """Close what hooks opened that no tool has any longer, such as the segment of an audit log.
+
+    A hook counts as present while a call with it is under way. A hook that is present again registers again.
+    """
+    owned = {close: hook for close, hook in services.closers.items() if hook is not None}
+    present = {id(hook) for hook in _hooks(services, plans)} if owned else set[int]()
+    for close, hook in owned.items():
+        if id(hook) not in present and services.closers.pop(close, None) is not None:
+            await close()
+
+
+def _hooks(services: Services, plans: Plans) -> Iterator[object]:
+    """Yield the hooks of the gate, of its tools, and of the calls under way."""
+    yield from (one.hook for one in plans.current.shared)
+    yield from (one.hook for hooked in plans.hooked() for one in hooked.registrations)
+    for ctx in list(services.under_way):
+        if isinstance(ctx, InvokeContext):
+            yield from (one.hook for one in plan_of(ctx).registrations)
+            yield from (ctx.run.hooks or {}).values()

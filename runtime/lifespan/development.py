@@ -5,9 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
-from callgate.hooks.linter import lint
-from callgate.runtime.plans import Plans
-from callgate.tools.record import ToolRecord
+from callgate.hooks.linter import Finding
+from callgate.hooks.plan import Plan
 
 BANNER = (
     "callgate: development mode, not for production: tools without a permit run, records end with the process, and "
@@ -15,14 +14,7 @@ BANNER = (
 )
 
 
-def report(tools: Iterable[ToolRecord], plans: Plans) -> None:
+def report(plans: Iterable[Plan], findings: Iterable[Finding]) -> None:
     """Print the banner, the plan of each tool, and the lint findings."""
-    lines = [BANNER]
-    for record in tools:
-        plan = plans.of(record.id)
-        lines += [str(plan), *(f"lint {finding}" for finding in lint(plan))]
-    _print("\n".join(lines))
-
-
-def _print(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
+    lines = [BANNER, *map(str, plans), *(f"lint {finding}" for finding in findings)]
+    sys.stderr.write("\n".join(lines) + "\n")

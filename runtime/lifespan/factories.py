@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
+from contextlib import AsyncExitStack
+from typing import Any
+
 from callgate.errors import ProviderError
 from callgate.providers.exits import Exit, Within, leave_all, plainly
+from callgate.providers.injector import open_resources
 from callgate.providers.logs import LogEvent, emit
 from callgate.providers.registry import ProviderRegistry
 
@@ -21,6 +26,7 @@ class Factories:
         self._within = within
         self._scope = registry.world.scope
         self._registry = registry
+        self._theirs: list[object] = []  # the resources of the container that were open before the gate
 
     async def open(self) -> None:
         """Make every instance, each after its dependencies; after a failure close those made before.
@@ -29,6 +35,7 @@ class Factories:
             ProviderError: a factory failed; its error is the cause.
         """
         self._scope.reopen()
+        self._theirs = open_resources(self._registry.container)
         for recipe in self._registry.global_recipes():
             try:
                 await self._scope.provide(recipe)
@@ -42,13 +49,36 @@ class Factories:
                     raise
                 raise ProviderError(f"the factory of {recipe.name} failed: {type(error).__name__}") from error
 
+    def forget(self) -> int:
+        """End the scope without closing its instances; return the number of those that would have been closed."""
+        return len(self._scope.end())
+
     async def close(self) -> None:
         """Close every generator, in reverse, even if another fails; then the tokens are no longer available.
 
+        Resources of the container that were opened since the gate has opened are closed after them.
+
         Raises:
-            BaseException: the first error of a generator, or a cancellation.
+            BaseException: the first error of a generator or resource, or a cancellation.
         """
-        await leave_all(self._scope.end(), on_failure=_log_failure, within=self._within)
+        async with AsyncExitStack() as stack:
+            for one in open_resources(self._registry.container):
+                if one not in self._theirs:
+                    stack.push_async_callback(self._shut, one)
+            await leave_all(self._scope.end(), on_failure=_log_failure, within=self._within)
+
+    async def _shut(self, resource: object) -> None:
+        try:
+            await self._within(_shut_down(resource))
+        except Exception as error:
+            emit(LogEvent.PROVIDER_FAILED, provider=str(resource), phase="close", error=error)
+            raise
+
+
+async def _shut_down(resource: Any) -> None:
+    closing = resource.shutdown()
+    if inspect.isawaitable(closing):
+        await closing
 
 
 def _log_failure(left: Exit, error: BaseException) -> None:

@@ -7,13 +7,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import Context
 from typing import NamedTuple
 
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.stages import Stage
-from callgate.providers.logs import emit_blocked
-from callgate.runtime.call.under_way import UnderWay
+from callgate.providers.log_chain import print_line
+from callgate.providers.logs import LogEvent, emit
+from callgate.runtime.pipeline.under_way import UnderWay
 
 BLOCKED = 0.25
 """Seconds without an iteration of the event loop that are reported; the deadline of a call, if that is shorter."""
@@ -105,8 +107,16 @@ class LoopWatch:
 
 
 def _emit(found: Sample, seconds: float) -> None:
+    """Log that a call blocked the event loop; in development mode, print it. Never raises."""
     ctx, stage, hook, where = found
-    emit_blocked(ctx, seconds, stage=stage, hook=hook, where=where)
+    emit(LogEvent.CALL_BLOCKED, ctx, seconds=round(seconds, 3), stage=stage, hook=hook, where=where)
+    if ctx.run.plan.host.development:
+        with suppress(Exception):
+            print_line(
+                f"callgate: {ctx.tool_id} blocked the event loop for {seconds:.3f} s: {hook} at {stage}, {where}; await "
+                "in it, use a plain `def` tool, which runs in a thread, or asyncio.to_thread; a factory of a provider runs "
+                "on the loop, so write it with `async def`"
+            )
 
 
 def _limit_of(ctx: InvokeContext) -> float:

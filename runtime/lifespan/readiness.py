@@ -7,7 +7,7 @@ from typing import Protocol
 
 from callgate.errors import RegistrationError
 from callgate.providers.stores.base import Store
-from callgate.runtime.policy import Policy
+from callgate.runtime.pipeline.policy import Policy
 from callgate.tools.definition import Effect
 from callgate.tools.record import ToolRecord
 

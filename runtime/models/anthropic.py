@@ -31,7 +31,7 @@ from callgate.runtime.models.wire.reading import (
     with_calls,
 )
 from callgate.runtime.models.wire.reply import Usage
-from callgate.runtime.models.wire.result_text import result_text
+from callgate.runtime.models.wire.result_content import IMAGES, PDF, Block, content_parts
 from callgate.runtime.models.wire.schema_views import View, plain_view
 from callgate.runtime.models.wire.shapes import is_mapping, items, mapping
 from callgate.tools.calls import ToolCall, ToolResult
@@ -96,12 +96,15 @@ class AnthropicCodec(BaseCodec):
         return translated(definitions, strict_views() if self._strict else plain_view, _tool)
 
     def results(self, results: Sequence[ToolResult], translation: Translation | None = None) -> list[dict[str, Any]]:
-        """Build one ``user`` message with a ``tool_result`` block for each result; see ``Codec``."""
+        """Build one ``user`` message with a ``tool_result`` block for each result; see ``Codec``.
+
+        Images and files of PDF or text are blocks of it, and audio is a text about it.
+        """
         blocks = [
             {
                 "type": "tool_result",
                 "tool_use_id": result.call_id,
-                "content": result_text(result),
+                "content": content_parts(result, _content, _text_block),
                 "is_error": not result.ok,
                 **_toolset_of(result),
             }
@@ -155,12 +158,14 @@ class AnthropicCodec(BaseCodec):
             provider_ran=tuple(block for block in blocks if _ran(block)),
         )
 
-    def history_of(self, body: Mapping[str, object], found: Sequence[tuple[RawCall, ToolCall]]) -> list[dict[str, Any]]:
+    def history_of(
+        self, body: Mapping[str, object], found: Sequence[tuple[RawCall, ToolCall]]
+    ) -> list[dict[str, object]]:
         """The message, with the blocks' signatures; what the API refuses as input is left out, such as blank text.
 
         ``container`` is the container in which the provider ran code: ``request`` asks for it again.
         """
-        sent: list[dict[str, Any]] = []
+        sent: list[dict[str, object]] = []
         for block, call in with_calls(items(body.get("content")), found):
             kind = text_or_empty(block.get("type"))
             back = {
@@ -185,7 +190,7 @@ class AnthropicCodec(BaseCodec):
     def new_fold(self, tool_of: Callable[[str], str]) -> AnthropicFold:
         return AnthropicFold(tool_of)
 
-    def request_for(self, messages: list[dict[str, Any]], model: str, stream: bool) -> Request:
+    def request_for(self, messages: list[dict[str, object]], model: str, stream: bool) -> Request:
         """Ask ``messages``; simple system messages become the ``system`` parameter, the last container ``container``."""
         system, rest = without_system(messages)
         container = next((one["container"] for one in reversed(rest) if one.get("container")), None)
@@ -200,7 +205,7 @@ class AnthropicCodec(BaseCodec):
         *,
         model: str,
         stream: bool = False,
-        options: Mapping[str, Any] | None = None,
+        options: Mapping[str, object] | None = None,
     ) -> Request:
         """See ``Codec``; a ``container`` in the options, such as one with skills, goes on with that of the history."""
         made = super().request(messages, translation, model=model, stream=stream, options=options)
@@ -222,7 +227,7 @@ def _toolset_of(result: ToolResult) -> dict[str, str]:
     return {"toolset_name": name} if name else {}
 
 
-def _tool(definition: ToolDefinition, wire_name: str, view: View) -> dict[str, Any]:
+def _tool(definition: ToolDefinition, wire_name: str, view: View) -> dict[str, object]:
     strict = {} if view.strict is None else {"strict": view.strict}
     return {"name": wire_name, **described(definition), "input_schema": view.schema, **strict}
 
@@ -234,6 +239,20 @@ def _usage(usage: Mapping[str, object]) -> Usage:
         cached=count(usage, "cache_read_input_tokens"),
         reasoning=count(mapping(usage.get("output_tokens_details")), "thinking_tokens"),
     )
+
+
+def _text_block(text: str) -> Block:
+    return {"type": "text", "text": text}
+
+
+def _content(block: Block) -> Block | None:
+    """A content block as the API takes it in a tool result."""
+    kind, title = block["mimeType"], {"title": block["name"]} if block.get("name") else {}
+    if kind in IMAGES:
+        return {"type": "image", "source": {"type": "base64", "media_type": kind, "data": block["data"]}}
+    if kind == PDF:
+        return {"type": "document", "source": {"type": "base64", "media_type": PDF, "data": block["data"]}, **title}
+    return None
 
 
 CODEC: Codec = AnthropicCodec()

@@ -17,7 +17,8 @@ from callgate.runtime.models.wire.members import members
 from callgate.runtime.models.wire.names import GEMINI_NAME
 from callgate.runtime.models.wire.reading import NO_REASON, RawCall, count, text_or_empty, text_or_none, with_calls
 from callgate.runtime.models.wire.reply import Usage
-from callgate.runtime.models.wire.result_text import result_text, told_arguments
+from callgate.runtime.models.wire.result_content import IMAGES, PDF, taken
+from callgate.runtime.models.wire.result_text import told_arguments
 from callgate.runtime.models.wire.schema_views import View
 from callgate.runtime.models.wire.shapes import items, mapping
 from callgate.tools.arguments.parsing import parse_strict
@@ -39,6 +40,7 @@ _NUMBERED = (UNSPECIFIED, "STOP", "MAX_TOKENS", "SAFETY", "RECITATION", "OTHER")
 """Names of numeric finish reasons, which some clients of Vertex keep; above 5 the two APIs number differently."""
 _BLOCKS = (UNSPECIFIED_BLOCK, "SAFETY", "OTHER", "BLOCKLIST", "PROHIBITED_CONTENT")
 """Names of numeric block reasons; above 4 the two APIs number differently."""
+_TAKEN = (IMAGES - {"image/gif"}) | {PDF}
 MEDIA = ("inlineData", "fileData", "audioTranscription")
 """Parts with data that is no text; an answer that has nothing else is not empty."""
 MEMBERS = members(
@@ -81,6 +83,7 @@ class GeminiCodec(BaseCodec):
         """Build one ``user`` turn with a ``functionResponse`` part for each result; see ``Codec``.
 
         A part has the call's id if the provider gave one. ``response`` is ``{"output": ...}`` or ``{"error": ...}``.
+        Images and PDF are ``parts`` of it, which models from Gemini 3 on read.
         """
         parts = [{"functionResponse": _response(result, translation)} for result in results]
         return [{"role": "user", "parts": parts}] if parts else []
@@ -125,9 +128,11 @@ class GeminiCodec(BaseCodec):
             provider_ran=tuple(part for part in parts if any(part.get(name) for name in PROVIDER_RAN)),
         )
 
-    def history_of(self, body: Mapping[str, object], found: Sequence[tuple[RawCall, ToolCall]]) -> list[dict[str, Any]]:
+    def history_of(
+        self, body: Mapping[str, object], found: Sequence[tuple[RawCall, ToolCall]]
+    ) -> list[dict[str, object]]:
         """The turn, with the parts' signatures; empty parts are left out because the API refuses them."""
-        sent: list[dict[str, Any]] = []
+        sent: list[dict[str, object]] = []
         for part, call in with_calls(_parts(body), found):
             function_call = call_of(part)
             if call is not None and function_call is not None:
@@ -139,7 +144,7 @@ class GeminiCodec(BaseCodec):
     def new_fold(self, tool_of: Callable[[str], str]) -> GeminiFold:
         return GeminiFold(tool_of)
 
-    def request_for(self, messages: list[dict[str, Any]], model: str, stream: bool) -> Request:
+    def request_for(self, messages: list[dict[str, object]], model: str, stream: bool) -> Request:
         """Ask ``models/{model}:generateContent``; simple messages become ``contents`` and ``systemInstruction``.
 
         A model name with a slash (``tunedModels/...``, ``publishers/google/models/...``) is used as the path.
@@ -152,11 +157,11 @@ class GeminiCodec(BaseCodec):
         return Request(f"{path}:{verb}", body)
 
 
-def _tool(definition: ToolDefinition, wire_name: str, view: View) -> dict[str, Any]:
+def _tool(definition: ToolDefinition, wire_name: str, view: View) -> dict[str, object]:
     return {"name": wire_name, **described(definition), (view.key or JSON_SCHEMA): view.schema}
 
 
-def _content(message: dict[str, Any]) -> dict[str, Any]:
+def _content(message: dict[str, object]) -> dict[str, object]:
     """Convert a simple message to a turn; other messages are returned unchanged."""
     content = message.get("content")
     if not isinstance(content, str) or "parts" in message:
@@ -193,7 +198,7 @@ def _named(reason: object, numbered: Sequence[str]) -> str | None:
     return text_or_none(reason)
 
 
-def _call_back(part: Mapping[str, object], function_call: Mapping[str, object]) -> dict[str, Any]:
+def _call_back(part: Mapping[str, object], function_call: Mapping[str, object]) -> dict[str, object]:
     call = {key: value for key, value in function_call.items() if key not in {"partialArgs", "willContinue"}}
     call |= {
         "name": text_or_empty(function_call.get("name")) or "unnamed",
@@ -202,13 +207,24 @@ def _call_back(part: Mapping[str, object], function_call: Mapping[str, object]) 
     return {**{key: value for key, value in part.items() if key != "function_call"}, "functionCall": call}
 
 
-def _response(result: ToolResult, translation: Translation | None) -> dict[str, Any]:
+def _response(result: ToolResult, translation: Translation | None) -> dict[str, object]:
     name = translation.names.wire(result.tool) if translation else result.tool
     call_id = provider_call_id(result)
-    response = {"output": thaw(result.output)} if result.ok else parse_strict(result_text(result))
-    if result.ok and result.ran_with is not None:
-        response["ran_with"] = told_arguments(result)
-    return {**({"id": call_id} if call_id else {}), "name": name or "unnamed", "response": response}
+    text, media = taken(result, _TAKEN)
+    response: dict[str, object]
+    if media is not None:
+        response = {"output": text}
+    else:
+        response = {"output": thaw(result.output)} if result.ok else parse_strict(text)
+        if result.ok and result.ran_with is not None:
+            response["ran_with"] = told_arguments(result)
+    answer: dict[str, object] = {
+        **({"id": call_id} if call_id else {}),
+        "name": name or "unnamed",
+        "response": response,
+    }
+    parts = [{"inlineData": {"mimeType": block["mimeType"], "data": block["data"]}} for block in media or ()]
+    return {**answer, "parts": parts} if parts else answer
 
 
 def _usage(usage: Mapping[str, object]) -> Usage:

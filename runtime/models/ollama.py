@@ -16,7 +16,7 @@ from callgate.runtime.models.wire.history import arguments_object, without_nulls
 from callgate.runtime.models.wire.members import members
 from callgate.runtime.models.wire.reading import RawCall, count, text_or_empty, text_or_none
 from callgate.runtime.models.wire.reply import Usage
-from callgate.runtime.models.wire.result_text import result_text
+from callgate.runtime.models.wire.result_content import IMAGES, taken
 from callgate.runtime.models.wire.schema_views import View, plain_view
 from callgate.runtime.models.wire.shapes import items, mapping
 from callgate.tools.calls import ToolCall, ToolResult
@@ -45,12 +45,9 @@ class OllamaCodec(BaseCodec):
         return translated(definitions, plain_view, _tool)
 
     def results(self, results: Sequence[ToolResult], translation: Translation | None = None) -> list[dict[str, Any]]:
-        """Build one ``tool`` message for each result, matched by order and tool name; see ``Codec``."""
+        """Build one ``tool`` message for each result, matched by order and tool name; see ``Codec``. It has images."""
         names = [translation.names.wire(result.tool) if translation else result.tool for result in results]
-        return [
-            {"role": "tool", "tool_name": name, "content": result_text(result)}
-            for name, result in zip(names, results, strict=True)
-        ]
+        return [_result(name, result) for name, result in zip(names, results, strict=True)]
 
     def is_answer(self, body: Mapping[str, object]) -> bool:
         """It has a message."""
@@ -87,7 +84,9 @@ class OllamaCodec(BaseCodec):
             model=text_or_none(body.get("model")),
         )
 
-    def history_of(self, body: Mapping[str, object], found: Sequence[tuple[RawCall, ToolCall]]) -> list[dict[str, Any]]:
+    def history_of(
+        self, body: Mapping[str, object], found: Sequence[tuple[RawCall, ToolCall]]
+    ) -> list[dict[str, object]]:
         """The message; arguments become objects, since Ollama refuses other values."""
         message = mapping(body.get("message"))
         if not message:
@@ -100,22 +99,28 @@ class OllamaCodec(BaseCodec):
     def new_fold(self, tool_of: Callable[[str], str]) -> OllamaFold:
         return OllamaFold(tool_of)
 
-    def request_for(self, messages: list[dict[str, Any]], model: str, stream: bool) -> Request:
+    def request_for(self, messages: list[dict[str, object]], model: str, stream: bool) -> Request:
         """Ask ``api/chat``; ``stream`` is always sent, since Ollama streams by default."""
         return Request("api/chat", {"model": model, "messages": messages, "stream": stream})
 
 
-def _tool(definition: ToolDefinition, wire_name: str, view: View) -> dict[str, Any]:
+def _tool(definition: ToolDefinition, wire_name: str, view: View) -> dict[str, object]:
     function = {"name": wire_name, **described(definition), "parameters": view.schema}
     if isinstance(view.schema.get("type"), str):
         function["type"] = view.schema["type"]  # for compatibility
     return {"type": definition.type, "function": function}
 
 
-def _call_back(raw: RawCall) -> dict[str, Any]:
+def _call_back(raw: RawCall) -> dict[str, object]:
     call = mapping(raw.chunk)
     function = {**mapping(call.get("function")), "name": text_or_empty(raw.name)}
     return {**without_nulls(call), "function": {**function, "arguments": arguments_object(raw.arguments)}}
+
+
+def _result(name: str, result: ToolResult) -> dict[str, object]:
+    text, images = taken(result, IMAGES)
+    message: dict[str, object] = {"role": "tool", "tool_name": name, "content": text}
+    return {**message, "images": [block["data"] for block in images]} if images else message
 
 
 CODEC: Codec = OllamaCodec()

@@ -29,7 +29,7 @@ from callgate.runtime.models.wire.reading import (
     text_or_none,
     wrapped_calls,
 )
-from callgate.runtime.models.wire.result_text import result_text
+from callgate.runtime.models.wire.result_content import result_in_text
 from callgate.runtime.models.wire.schema_views import View
 from callgate.runtime.models.wire.shapes import is_mapping, items, mapping
 from callgate.runtime.models.wire.strict_view import openai_view
@@ -69,11 +69,11 @@ class ChatCodec(BaseCodec):
 
     def translate(self, definitions: Sequence[ToolDefinition]) -> Translation:
         """Build ``{"tools": [{type, function: {name, description, parameters, strict}}]}``; see ``Codec``."""
-        return translated(definitions, openai_view, _tool, most=OPENAI_DESCRIPTION)
+        return translated(definitions, openai_view, _tool, maximum=OPENAI_DESCRIPTION)
 
     def results(self, results: Sequence[ToolResult], translation: Translation | None = None) -> list[dict[str, Any]]:
-        """Build one ``tool`` message for each result; see ``Codec``."""
-        return [{"role": "tool", "tool_call_id": result.call_id, "content": result_text(result)} for result in results]
+        """Build one ``tool`` message for each result; see ``Codec``. The API takes texts alone: others are left out."""
+        return [{"role": "tool", "tool_call_id": one.call_id, "content": result_in_text(one)} for one in results]
 
     def error_in(self, body: Mapping[str, object]) -> Mapping[str, object] | None:
         """The error of the body, or of the first choice."""
@@ -135,7 +135,9 @@ class ChatCodec(BaseCodec):
             id=text_or_none(body.get("id")),
         )
 
-    def history_of(self, body: Mapping[str, object], found: Sequence[tuple[RawCall, ToolCall]]) -> list[dict[str, Any]]:
+    def history_of(
+        self, body: Mapping[str, object], found: Sequence[tuple[RawCall, ToolCall]]
+    ) -> list[dict[str, object]]:
         """The message with its reasoning, without the fields that servers refuse in a request."""
         message = mapping(_choice(body).get("message"))
         if not message:
@@ -143,8 +145,8 @@ class ChatCodec(BaseCodec):
         sent = {**without_nulls(message, *_NOT_SENT_BACK), "role": "assistant"}
         if text_or_none(message.get("refusal")):
             sent["refusal"] = message["refusal"]
-        if text_or_none(mapping(message.get("audio")).get("id")):
-            sent["audio"] = {"id": message["audio"]["id"]}
+        if audio_id := text_or_none(mapping(message.get("audio")).get("id")):
+            sent["audio"] = {"id": audio_id}
         if found:
             sent["tool_calls"] = [_call_back(raw, call) for raw, call in found]
         sent.setdefault("content", None if found else "")
@@ -153,13 +155,13 @@ class ChatCodec(BaseCodec):
     def new_fold(self, tool_of: Callable[[str], str]) -> ChatFold:
         return ChatFold(tool_of)
 
-    def request_for(self, messages: list[dict[str, Any]], model: str, stream: bool) -> Request:
+    def request_for(self, messages: list[dict[str, object]], model: str, stream: bool) -> Request:
         """Ask ``chat/completions``; a streamed request asks for the usage as well."""
         streamed = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
         return Request("chat/completions", {"model": model, "messages": messages, **streamed})
 
 
-def _tool(definition: ToolDefinition, wire_name: str, view: View) -> dict[str, Any]:
+def _tool(definition: ToolDefinition, wire_name: str, view: View) -> dict[str, object]:
     strict = {} if view.strict is None else {"strict": view.strict}
     function = {"name": wire_name, **described(definition, OPENAI_DESCRIPTION), "parameters": view.schema, **strict}
     return {"type": "function", "function": function}
@@ -195,7 +197,7 @@ def _reasoning(message: Mapping[str, object]) -> str:
     return thoughts or details_text(message.get("reasoning_details"))
 
 
-def _call_back(raw: RawCall, call: ToolCall) -> dict[str, Any]:
+def _call_back(raw: RawCall, call: ToolCall) -> dict[str, object]:
     entry = mapping(raw.chunk)
     extra = without_nulls(entry, "id", "index", "type", "function", "custom", "name", "arguments")
     if entry.get("type") == "custom":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
 
 from callgate.errors import RegistrationError
 from callgate.runtime.models.wire.base_client import BaseClient, HttpClient
@@ -83,10 +83,11 @@ class OpenAIEmbeddings(BaseClient):
         return found
 
     async def _embed_batch(self, texts: Sequence[str]) -> list[Sequence[float]]:
-        body: dict[str, Any] = {"model": self.model, "input": list(texts), "encoding_format": "float"}
+        body: dict[str, object] = {"model": self.model, "input": list(texts), "encoding_format": "float"}
         if self._dimensions is not None:
             body["dimensions"] = self._dimensions
-        sent = await self._prepare("embeddings", body)
+        longest = 8_192 if self._dimensions is None else self._dimensions
+        sent = replace(await self._prepare("embeddings", body), max_values=len(texts) * (longest + 16) + 1_000)
         response, status = await self._send(sent)
         if response.get("error"):
             raise self._model_error(
@@ -102,12 +103,12 @@ class OpenAIEmbeddings(BaseClient):
 def _vectors(body: Mapping[str, object], number: int) -> list[Sequence[float]] | None:
     """The vectors in the order of the texts, which may differ from the server's; None if one is missing or invalid."""
     entries = [mapping(entry) for entry in items(body.get("data"))]
-    found: dict[Any, Sequence[float]] = {}
+    found: dict[int, Sequence[float]] = {}
     for position, entry in enumerate(entries):
         vector = entry.get("embedding")
         if isinstance(vector, list) and vector and all(type(part) in (int, float) for part in vector):
             index = entry.get("index", position)
-            found[index if type(index) is int else position] = vector
+            found[index if isinstance(index, int) and not isinstance(index, bool) else position] = vector
     if len(entries) != number or sorted(found) != list(range(number)) or len(set(map(len, found.values()))) > 1:
         return None
     return [found[position] for position in range(number)]

@@ -39,7 +39,7 @@ from callgate.runtime.models.wire.reading import (
     with_calls,
     wrapped_calls,
 )
-from callgate.runtime.models.wire.result_text import result_text
+from callgate.runtime.models.wire.result_content import IMAGES, PDF, Block, content_parts, data_url
 from callgate.runtime.models.wire.schema_views import View
 from callgate.runtime.models.wire.shapes import items, mapping
 from callgate.runtime.models.wire.strict_view import openai_view
@@ -73,10 +73,10 @@ class ResponsesCodec(BaseCodec):
 
     def translate(self, definitions: Sequence[ToolDefinition]) -> Translation:
         """Build ``{"tools": [{type, name, description, parameters, strict}]}``; see ``Codec``."""
-        return translated(definitions, openai_view, _tool, most=OPENAI_DESCRIPTION)
+        return translated(definitions, openai_view, _tool, maximum=OPENAI_DESCRIPTION)
 
     def results(self, results: Sequence[ToolResult], translation: Translation | None = None) -> list[dict[str, Any]]:
-        """Build one ``function_call_output`` item for each result; see ``Codec``."""
+        """Build one ``function_call_output`` item for each result; see ``Codec``. Images and PDF are parts of it."""
         return [_output(result) for result in results]
 
     def is_answer(self, body: Mapping[str, object]) -> bool:
@@ -89,7 +89,7 @@ class ResponsesCodec(BaseCodec):
             return body
         return {
             **body,
-            "output": [one for item in output for one in (_unpacked(item) if _is_wrapper(item) else [item])],
+            "output": [one for item in output for one in (_unpacked(mapping(item)) if _is_wrapper(item) else [item])],
         }
 
     def reason_in(self, body: Mapping[str, object]) -> object:
@@ -156,7 +156,9 @@ class ResponsesCodec(BaseCodec):
             provider_ran=tuple(item for item in output if provider_ran(item, answers)),
         )
 
-    def history_of(self, body: Mapping[str, object], found: Sequence[tuple[RawCall, ToolCall]]) -> list[dict[str, Any]]:
+    def history_of(
+        self, body: Mapping[str, object], found: Sequence[tuple[RawCall, ToolCall]]
+    ) -> list[dict[str, object]]:
         """The items without null fields and others that the API refuses as input.
 
         Without storage the API knows no earlier item: reasoning that is not encrypted is left out. So are items that
@@ -164,7 +166,7 @@ class ResponsesCodec(BaseCodec):
         """
         output = items(body.get("output"))
         answers, cut, stored = answers_in(output), self._is_cut(body), body.get("store") is not False
-        sent: list[dict[str, Any]] = []
+        sent: list[dict[str, object]] = []
         for item, call in with_calls(output, found):
             kind = item_type(item)
             if call is None and (
@@ -186,7 +188,7 @@ class ResponsesCodec(BaseCodec):
         """True if the client must not act on the items of a response."""
         return self._ending_of(body)[0] in INCOMPLETE or self.content_in(body).get("refused", False)
 
-    def decision(self, item: Mapping[str, Any], approve: bool) -> dict[str, Any] | None:
+    def decision(self, item: Mapping[str, object], approve: bool) -> dict[str, object] | None:
         """See ``ApprovalCodec``."""
         if item_type(item) != "mcp_approval_request":
             return None
@@ -195,12 +197,12 @@ class ResponsesCodec(BaseCodec):
     def new_fold(self, tool_of: Callable[[str], str]) -> ResponsesFold:
         return ResponsesFold(tool_of)
 
-    def request_for(self, messages: list[dict[str, Any]], model: str, stream: bool) -> Request:
+    def request_for(self, messages: list[dict[str, object]], model: str, stream: bool) -> Request:
         """Ask ``responses``; the messages are input items."""
         return Request("responses", {"model": model, "input": messages, "stream": stream or None})
 
 
-def _tool(definition: ToolDefinition, wire_name: str, view: View) -> dict[str, Any]:
+def _tool(definition: ToolDefinition, wire_name: str, view: View) -> dict[str, object]:
     strict = bool(view.strict)  # always sent: unlike Chat Completions, this API defaults to true
     return {
         "type": "function",
@@ -217,14 +219,14 @@ def _is_wrapper(item: object) -> bool:
     return call.get("type") == "function_call" and isinstance(name, str) and name in PARALLEL
 
 
-def _unpacked(item: Any) -> list[Any]:
+def _unpacked(item: Mapping[str, object]) -> list[object]:
     """The calls in a wrapper as items of their own; the wrapper where it has none."""
     call = without_nulls(item, "id", "namespace")
     found = wrapped_calls(call.get("call_id") or item.get("id"), call.get("arguments"))
     return [{**call, "call_id": own, "name": name, "arguments": text} for own, name, text in found] or [item]
 
 
-def _as_input(item: Mapping[str, object]) -> dict[str, Any]:
+def _as_input(item: Mapping[str, object]) -> dict[str, object]:
     """An item as the API accepts it in a request."""
     back = {key: item[key] for key in _NULL_INPUT if key in item} | without_nulls(item, *_NOT_INPUT)
     if item_type(item) == "custom_tool_call_output":
@@ -237,13 +239,26 @@ def _as_input(item: Mapping[str, object]) -> dict[str, Any]:
     return back
 
 
-def _output(result: ToolResult) -> dict[str, Any]:
+def _output(result: ToolResult) -> dict[str, object]:
     """The item that answers a call; it repeats who called, and the namespace."""
     call = mapping(sent_call(result))
     custom = item_type(call) == "custom_tool_call"
     answer = {"type": ANSWERS["custom_tool_call" if custom else "function_call"], "call_id": result.call_id}
     echoed = {name: call[name] for name in ("caller", *(() if custom else ("namespace",))) if call.get(name)}
-    return {**answer, **echoed, "output": result_text(result)}
+    return {**answer, **echoed, "output": content_parts(result, _content, _text_part)}
+
+
+def _text_part(text: str) -> Block:
+    return {"type": "input_text", "text": text}
+
+
+def _content(block: Block) -> Block | None:
+    """A content block as the API takes it in the output of a function."""
+    if block["mimeType"] in IMAGES:
+        return {"type": "input_image", "image_url": data_url(block), "detail": "auto"}
+    if block["mimeType"] == PDF:
+        return {"type": "input_file", "filename": block.get("name") or "file.pdf", "file_data": data_url(block)}
+    return None
 
 
 CODEC: Codec = ResponsesCodec()

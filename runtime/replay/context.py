@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from callgate.errors import Control
 from callgate.hooks.context import InvokeContext
-from callgate.hooks.facts import FROZEN
-from callgate.hooks.host import CallPlan
-from callgate.hooks.run import Run
+from callgate.hooks.state.facts import FROZEN
+from callgate.hooks.state.host import CallPlan
+from callgate.hooks.state.run import Run
 from callgate.providers.scope import ProviderScope
 from callgate.tools.calls import User
+
+if TYPE_CHECKING:
+    from _collections_abc import dict_items, dict_values
+
 
 _HIDDEN = object()
 
@@ -21,10 +25,14 @@ class Undecidable(Control):
     """A policy reads unrecorded data. It does not derive from ``Exception``, so that no policy catches it."""
 
 
-class _Masked(dict[str, Any]):
+Refuse: TypeAlias = Callable[[str], NoReturn]
+"""Ends the replay of a call as undecidable, for a reason."""
+
+
+class _Masked(dict[str, object]):
     """Recorded arguments with masked values: a policy that reads a masked value makes the verdict undecidable."""
 
-    def __init__(self, values: Mapping[str, Any], hidden: Mapping[str, Any], undecidable: Any) -> None:
+    def __init__(self, values: Mapping[str, object], hidden: Mapping[str, object], undecidable: Refuse) -> None:
         super().__init__(
             {
                 key: _watched(value, hidden[key], undecidable) if key in hidden else value
@@ -36,18 +44,18 @@ class _Masked(dict[str, Any]):
             self[key] = _HIDDEN
         self._undecidable = undecidable
 
-    def _look(self, key: Any) -> None:
+    def _look(self, key: object) -> None:
         if key in self._closed:
             self._undecidable(f"reads the masked argument {key!r}")
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[str]:
         return super().__iter__()  # overridden, so that dict() and ** call __getitem__
 
-    def __getitem__(self, key: str) -> Any:
+    def __getitem__(self, key: str) -> object:
         self._look(key)
         return super().__getitem__(key)
 
-    def get(self, key: str, default: Any = None) -> Any:
+    def get(self, key: str, default: object = None) -> object:
         """As a dict's, unless the value is masked."""
         self._look(key)
         return super().get(key, default)
@@ -56,22 +64,22 @@ class _Masked(dict[str, Any]):
         for key in sorted(self._closed):
             self._look(key)
 
-    def values(self) -> Any:
+    def values(self) -> dict_values[str, object]:
         """As a dict's, unless a value is masked."""
         self._all()
         return super().values()
 
-    def items(self) -> Any:
+    def items(self) -> dict_items[str, object]:
         """As a dict's, unless a value is masked."""
         self._all()
         return super().items()
 
-    def pop(self, key: str, *default: Any) -> Any:
+    def pop(self, key: str, *default: object) -> object:
         """As a dict's, unless the value is masked."""
         self._look(key)
         return super().pop(key, *default)
 
-    def copy(self) -> Any:
+    def copy(self) -> dict[str, object]:
         """As a dict's, unless a value is masked."""
         self._all()
         return super().copy()
@@ -91,12 +99,14 @@ class _Masked(dict[str, Any]):
     __hash__ = None
 
 
-def _watched(value: Any, hidden: Any, undecidable: Any) -> object:
+def _watched(value: object, hidden: object, undecidable: Refuse) -> object:
     """Wrap an object with masked values inside; return any other value as it is."""
-    return _Masked(value, hidden, undecidable) if hidden and isinstance(value, dict) else value
+    if hidden and isinstance(hidden, dict) and isinstance(value, dict):
+        return _Masked(value, hidden, undecidable)
+    return value
 
 
-def _tree(pointers: Iterable[str], values: Any) -> dict[str, Any]:
+def _tree(pointers: Iterable[str], values: object) -> dict[str, Any]:
     """Return pointers as nested keys; a list on a path is masked as a whole."""
     tree: dict[str, Any] = {}
     for one in pointers:
@@ -204,6 +214,6 @@ class _Call:
         self.id, self.name = ctx.row["call_id"] or "recorded", ctx.row["tool"]
 
     @property
-    def arguments(self) -> Any:
+    def arguments(self) -> object:
         """Never recorded."""
         return self._ctx.undecidable("reads the raw arguments")

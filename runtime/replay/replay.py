@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from callgate.errors import Control, ControlRespond, InvocationError, UnknownTool
 from callgate.hooks.context import InvokeContext
-from callgate.hooks.facts import FROZEN, Suspension
 from callgate.hooks.plan import Plan
-from callgate.hooks.selection import Registration, register, select_for_stage
+from callgate.hooks.selection import Registration, gather_registrations, register, select_for_stage
 from callgate.hooks.stages import STAGES, Section, Stage
+from callgate.hooks.state.facts import FROZEN, Suspension
+from callgate.hooks.state.host import Execute
+from callgate.hooks.state.step import PlanStep
+from callgate.providers.clock import GateClock
 from callgate.providers.stores.base import AuditRow
-from callgate.providers.stores.memory import MemoryStore
-from callgate.runtime.call.around import nested
-from callgate.runtime.call.invoke import run, walk
-from callgate.runtime.call.results import surface_original
-from callgate.runtime.engine import close_all
-from callgate.runtime.plans import ELSEWHERE
+from callgate.providers.stores.memory.store import MemoryStore
+from callgate.runtime.pipeline.around import nested
+from callgate.runtime.pipeline.builtin import BuiltIns
+from callgate.runtime.pipeline.compile import compile_plan
+from callgate.runtime.pipeline.plans import ELSEWHERE
+from callgate.runtime.pipeline.results import surface_original
+from callgate.runtime.pipeline.run import run, walk
+from callgate.runtime.pipeline.services import Services, close_all
 from callgate.runtime.replay.context import ReplayContext
 from callgate.runtime.replay.report import Replayed, ReplayReport, ReplayVerdict, RowSource
 from callgate.tools.calls import Outcome, User
@@ -36,9 +41,11 @@ class _Clock:
     def __init__(self) -> None:
         self.now = 0.0
 
-    def read(self) -> float:
+    def monotonic(self) -> float:
         """Seconds since the epoch."""
         return self.now
+
+    time = monotonic
 
 
 class _Waits:
@@ -48,6 +55,10 @@ class _Waits:
         """Return the suspension that a store would keep."""
         return asked
 
+    async def was_edited(self, _ctx: InvokeContext, _asked: str, _ran: str) -> bool:
+        """Return False: a replay reads no ledger."""
+        return False
+
 
 _REACHED = "the replay reached the tool"
 _NOT_REPLAYED = ("records", "on_error", "on_give_up", "shaping", "after_response", "unchecked_shaping")
@@ -55,12 +66,14 @@ _NOT_REPLAYED = ("records", "on_error", "on_give_up", "shaping", "after_response
 
 
 class _Replaying:
-    def __init__(self, gate: Any, hooks: Iterable[Any]) -> None:
+    def __init__(self, gate: Any, hooks: Iterable[object]) -> None:
         self.gate = gate
         self.clock = _Clock()
-        self.host = copy.copy(gate._engine)
-        self.host.monotonic, self.host.wall_offset = self.clock.read, 0.0
-        self.host.store, self.host.closers, self.host.waits = MemoryStore(self.clock.read), [], _Waits()
+        services: Services = gate.services
+        store, clock = MemoryStore(self.clock.monotonic), GateClock(self.clock, None)
+        self.services = replace(
+            services, store=store, clock=clock, monotonic=self.clock.monotonic, suspensions=_Waits(), closers={}
+        )
         self.shared = [one for one in (register(hook, "replay") for hook in hooks) if not _records(one)]
         self.plans: dict[str, Plan] = {}
         self.run_id = f"replay {id(self):x}"
@@ -69,14 +82,17 @@ class _Replaying:
         """Return a tool's plan with the new hooks, but without its body, recorders and error observers."""
         plan = self.plans.get(name)
         if plan is None:
-            whole = self.gate._engine.compile(self.gate.registry.get(name), self.shared)
+            record, services = self.gate.registry.get(name), self.gate.services
+            hooks = gather_registrations(record.definition, record, self.shared)
+            whole = compile_plan(record, hooks, services, builtins=BuiltIns.of(record, services))
             none: dict[str, Any] = dict.fromkeys(_NOT_REPLAYED, ())
-            plan = self.plans[name] = whole.derive(
+            plan = self.plans[name] = replace(
+                whole,
                 **none,
-                host=self.host,
-                now=self.clock.read,
+                host=self.services,
+                now=self.clock.monotonic,
                 surface=surface_original,
-                straight=None,
+                fast_path=None,
                 watched=False,
                 before=tuple(_before(whole)),
                 execute=_stop_inside(whole),
@@ -147,7 +163,7 @@ class _Unread(InvocationError):
     """The replay has to read arguments, and the record has none."""
 
 
-def _decides_later(step: Any) -> bool:
+def _decides_later(step: PlanStep) -> bool:
     position = STAGES[Stage.WILL_PARSE_INPUT].position
     return step.hook is not None and not step.shadow and step.row.position >= position
 
@@ -156,7 +172,7 @@ def _records(one: Registration) -> bool:
     return one.option("concern") in _RECORDERS
 
 
-def _before(plan: Plan) -> Iterable[Any]:
+def _before(plan: Plan) -> Iterable[tuple[int, Callable[..., object], PlanStep]]:
     """Yield the steps up to the tool; recorded arguments are valid, so one step replaces parsing and validation."""
     admitted = False
     for kind, call, step in plan.before:
@@ -178,10 +194,10 @@ def _admit(ctx: ReplayContext) -> None:
     ctx.run.input, ctx.run.input_state = {}, FROZEN
 
 
-def _stop_inside(plan: Plan) -> Any:
+def _stop_inside(plan: Plan) -> Execute[InvokeContext]:
     """Return the wrappers and ``will_execute`` with a stop in place of the tool."""
 
-    async def stop(ctx: InvokeContext) -> Any:
+    async def stop(ctx: InvokeContext) -> object:
         await walk(ctx, plan.will_execute)
         raise ControlRespond(_REACHED)  # compared by identity
 
@@ -217,7 +233,7 @@ def _refused(ctx: InvokeContext) -> ReplayVerdict:
 async def _all(gate: Any, rows: Any) -> AsyncIterator[AuditRow]:
     if isinstance(rows, tuple) and len(rows) == 2 and not any(isinstance(one, AuditRow) for one in rows):
         since, until = (one.timestamp() if isinstance(one, datetime) else one for one in rows)
-        rows = gate._engine.store.audit.read(None, since=since or 0.0, until=until)
+        rows = gate.services.store.audit.read(None, since=since or 0.0, until=until)
     if isinstance(rows, AsyncIterable):
         async for row in rows:
             yield row
@@ -226,7 +242,7 @@ async def _all(gate: Any, rows: Any) -> AsyncIterator[AuditRow]:
             yield row
 
 
-async def replay(gate: Any, rows: RowSource, hooks: Iterable[Any]) -> ReplayReport:
+async def replay(gate: Any, rows: RowSource, hooks: Iterable[object]) -> ReplayReport:
     """Run recorded calls against *hooks* in place of the gate's hooks, and report every verdict that flips.
 
     *rows* are audit rows, or ``(since, until)`` for the gate's store: seconds since the epoch or aware datetimes, None

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from callgate.providers.stores.base import AuditRow
 
-RowSource: TypeAlias = "Iterable[AuditRow] | AsyncIterable[AuditRow] | tuple[Any, Any]"
+RowSource: TypeAlias = "Iterable[AuditRow] | AsyncIterable[AuditRow] | tuple[object, object]"
 """Audit rows, or ``(since, until)`` in seconds since the epoch or as aware datetimes, None for open ends."""
 
 
@@ -46,8 +46,8 @@ class Replayed:
 
     def __str__(self) -> str:
         body = self.row.body
-        told = f"undecidable, {self.why}" if self.now is None else str(self.now)
-        return f"{body['request_id']}: {body['tool']} for {body['user']}: {self.was} -> {told}"
+        verdict = f"undecidable, {self.why}" if self.now is None else str(self.now)
+        return f"{body['request_id']}: {body['tool']} for {body['user']}: {self.was} -> {verdict}"
 
 
 @dataclass

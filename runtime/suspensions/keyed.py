@@ -1,7 +1,9 @@
 """The suspensions of idempotency keys: a repeat of a suspended call gets the same suspension.
 
-A call has a chain of suspensions for each of its identities: the caller's key, or the job, and the declared key or the
-arguments of a tool with ``dedupe``. The first chain has the record of the call; the others have links to it.
+A call has a chain of suspensions for each of its identities: the caller's key, or the job, or with ``joins_waiting`` the
+arguments as sent, if the tool declares no identity; and the declared key or the arguments of a tool with ``dedupe``. A call
+with none of them has the ids of its request and of the call. The first chain has the record of the call; the others have
+links to it.
 """
 
 from __future__ import annotations
@@ -11,13 +13,12 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 
 from callgate.errors import Conflict, InFlight
 from callgate.hooks.context import InvokeContext
-from callgate.hooks.facts import FROZEN
-from callgate.hooks.plan import plan_of
-from callgate.providers.principal import User
+from callgate.hooks.state.facts import FROZEN
+from callgate.providers.principal import ANONYMOUS, User
 from callgate.providers.signing import SigningKeys
 from callgate.providers.stores.effects import SuspensionRecord, SuspensionState, SuspensionStore
-from callgate.runtime.effects.keys import identifier, scope_of
-from callgate.runtime.suspensions.resumption import SuspendedCall, caller_key, is_whole, signed
+from callgate.runtime.effects.idempotency_keys import Identifier, scope_of
+from callgate.runtime.suspensions.resumption import Resumed, SuspendedCall, caller_key, is_whole, signed
 from callgate.tools.values import dump, hash_of
 
 LINK = "link"
@@ -35,22 +36,65 @@ def chains_of(ctx: InvokeContext, namespace: str) -> list[str]:
     key = caller_key(ctx) or ctx.run.job  # a job that a crash left asks again
     chains = [] if key is None else [chain_of(ctx.user, ctx.tool_id, key, namespace)]
     own = _own_identity(ctx, namespace)
-    return chains if own is None else [*chains, hash_of(["suspension", own])[:32]]
+    if own is None and key is None and _has_ids(ctx):
+        identities = {Identifier(ctx.run.plan.record, namespace).key_of(ctx)}
+    else:  # a replay asks again before its arguments are parsed
+        identities = {own, None if own is None else raw_identity(ctx, namespace)}
+    if key is None and own is None and (repeat := repeat_of(ctx, namespace)) is not None:
+        chains.append(repeat)
+    return [*chains, *(hash_of(["suspension", one])[:32] for one in sorted(filter(None, identities)))]
+
+
+def repeat_identity(user: User, tool: str, arguments: object, namespace: str) -> str | None:
+    """Return the chain of a user's calls of a tool with the same arguments as sent; None if they are not JSON.
+
+    Anonymous callers have none: two of them are not the same user.
+    """
+    if user.id == ANONYMOUS.id:
+        return None
+    try:
+        return hash_of(["suspension", "repeat", *scope_of(user, namespace), tool, arguments])[:32]
+    except (TypeError, ValueError, RecursionError):
+        return None
+
+
+def repeat_of(ctx: InvokeContext, namespace: str) -> str | None:
+    """Return the chain of a call with ``joins_waiting``; a resumed call keeps its chain."""
+    resumed = ctx.run.resumed
+    if not ctx.run.joins_waiting:
+        return None
+    if isinstance(resumed, Resumed):
+        return resumed.bound.repeat
+    return repeat_identity(ctx.user, ctx.tool_id, ctx.raw_input, namespace)
 
 
 def _own_identity(ctx: InvokeContext, namespace: str) -> str | None:
     """Return the identity of a call beside the key of its caller; None without one."""
-    record = plan_of(ctx).record
+    record = ctx.run.plan.record
     if not record.definition.key and (record.dedupe is None or caller_key(ctx) is not None):
         return None
     if ctx.run.claim is not None:
         return ctx.run.claim.effect.key
-    if ctx.run.input_state == FROZEN:
-        return identifier(record, namespace)(ctx)
+    return Identifier(record, namespace).key_of(ctx) if ctx.run.input_state == FROZEN else raw_identity(ctx, namespace)
+
+
+def raw_identity(ctx: InvokeContext, namespace: str) -> str | None:
+    """Return the identity of a call by its arguments as they were sent, if it was first suspended before they were parsed."""
+    resumed = ctx.run.resumed
+    if isinstance(resumed, Resumed) and (resumed.bound.frozen or resumed.bound.raw is not None):
+        return resumed.bound.raw
+    if ctx.run.input_state == FROZEN and resumed is None:
+        return None
     try:  # neither parsed nor converted
         return hash_of(["raw", *scope_of(ctx.user, namespace), ctx.tool_id, ctx.raw_input])
     except (TypeError, ValueError, RecursionError):
         return None
+
+
+def _has_ids(ctx: InvokeContext) -> bool:
+    """Return whether its caller has given ids to the request and to the call: together they identify the call."""
+    run = ctx.run
+    return run.request_id is not None and run.tool_call is not None and not run.tool_call.synthetic_id
 
 
 def next_id(id: str) -> str:
@@ -137,13 +181,26 @@ def is_open(wait: SuspensionRecord, now: float) -> bool:
 
 
 def _is_same(known: SuspendedCall, bound: SuspendedCall) -> bool:
-    """Return whether two calls with one key wait for the same decision."""
-    if (known.tool, known.version, known.policy, known.place) != (bound.tool, bound.version, bound.policy, bound.place):
+    """Return whether two calls with one key are the same call, which waits for this decision or a later one."""
+    if (known.tool, known.version, known.policy) != (bound.tool, bound.version, bound.policy):
         return False
-    if known.user.id != bound.user.id:
+    if known.place != bound.place and not known.has_passed(bound):
+        return False
+    if known.user.id != bound.user.id or _is_of_another(known, bound):
         raise InFlight(f"{bound.tool}: another user's call with this key is suspended")
     if known.frozen and bound.frozen:
         if known.asked_hash != bound.asked_hash:
-            raise Conflict(f"{bound.tool}: this key was used with other arguments")
+            raise Conflict(f"{bound.tool}: this key, or this call id, was used with other arguments")
         return True
+    if known.frozen:
+        return known.raw is not None and known.raw == bound.raw
     return bool(known.arguments == bound.arguments)
+
+
+def _is_of_another(known: SuspendedCall, bound: SuspendedCall) -> bool:
+    """Return whether another anonymous caller made a call: only a session, a job or a request identifies such a caller."""
+    if bound.user.id != ANONYMOUS.id:
+        return False
+    if bound.session_id is not None:
+        return known.session_id != bound.session_id
+    return known.request_id != bound.request_id and (bound.job is None or known.job != bound.job)

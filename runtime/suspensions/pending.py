@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
 
 from callgate.errors import NotPending, StoreConflict
 from callgate.providers.ids import flaw_of
@@ -31,7 +30,7 @@ LONGEST_WAIT = 30 * 86_400.0
 class Answer:
     """A client's answer to one call: a JSON value or an error, and optionally the name of the tool."""
 
-    value: Any = None
+    value: object = None
     error: str | None = None
     tool: str | None = None
 
@@ -43,19 +42,19 @@ class Wanted:
     ``kind`` is the kind of the suspension. ``handle`` is the argument of ``gate.resume`` and stays secret.
     ``arguments`` are for the client that runs the call, ``prompt`` is for people, ``schema`` describes the answer.
     ``expires_at`` is in seconds since the epoch. ``result`` is the ``ToolResult`` of a decided call, as JSON.
-    ``again`` marks a decided read that has to run again, because its approver got the output.
+    ``again`` marks a decided call that ``gate.proceed`` runs: no process has run it, or its approver got the output.
     """
 
     call_id: str
     tool: str
     kind: str
     handle: str
-    arguments: Any = None
+    arguments: object = None
     prompt: str = ""
-    schema: Mapping[str, Any] | None = None
+    schema: Mapping[str, object] | None = None
     expires_at: float | None = None
     answer: Answer | None = None
-    result: Mapping[str, Any] | None = None
+    result: Mapping[str, object] | None = None
     again: bool = False
 
     @property
@@ -81,8 +80,8 @@ class PendingTask:
     user: str
     tenant: str
     wanted: tuple[Wanted, ...]
-    state: Mapping[str, Any] | None = None
-    tools: Sequence[Mapping[str, Any]] = ()
+    state: Mapping[str, object] | None = None
+    tools: Sequence[Mapping[str, object]] = ()
     taken_at: float | None = None
     made_at: float = 0.0
     number: int = field(default=0, compare=False)  # the version of the record in the store
@@ -221,9 +220,9 @@ def _place(task: str) -> str:
     return f"task:{task}"
 
 
-def _wanted_json(one: Wanted) -> dict[str, Any]:
+def _wanted_json(one: Wanted) -> dict[str, object]:
     answer = None if one.answer is None else asdict(one.answer)
-    return {each.name: getattr(one, each.name) for each in fields(one)} | {"answer": answer}
+    return {**{each.name: getattr(one, each.name) for each in fields(one)}, "answer": answer}
 
 
 def _read(tenant: str, task: str, wait: SuspensionRecord) -> PendingTask | None:

@@ -10,11 +10,11 @@ import json
 from dataclasses import replace
 
 from callgate.errors import StoreConflict, StoreError
-from callgate.hooks.approval import PLACE
 from callgate.hooks.plan import Plan
 from callgate.providers.logs import LogEvent, emit
 from callgate.providers.stores.effects import SuspensionRecord, SuspensionState
-from callgate.runtime.call.result_json import result_as_json, result_from_json
+from callgate.runtime.pipeline.approval import PLACE
+from callgate.runtime.pipeline.result_json import result_as_json, result_from_json
 from callgate.runtime.suspensions.resumption import SuspendedCall, is_whole, signed
 from callgate.runtime.suspensions.suspensions import SuspensionManager
 from callgate.tools.calls import Outcome, ToolResult
@@ -41,7 +41,7 @@ async def keep_result(
         return
     text = json.dumps(result_as_json(result), separators=(",", ":"))
     if len(text) > MAX_RESULT:
-        return
+        text = "{}"  # the read has ended
     try:
         await _put(waits, tenant, wait, RESULT, text.encode())
     except StoreError as error:
@@ -51,9 +51,14 @@ async def keep_result(
 async def kept_result(waits: SuspensionManager, tenant: str, wait: SuspensionRecord) -> ToolResult | None:
     """Return the result that was kept for the requester; None without one."""
     found = await waits.store().suspensions.get(tenant, _id(wait, RESULT))
-    if found is None or not is_whole(waits.keys, tenant, found):
+    if found is None or not is_whole(waits.keys, tenant, found) or not (kept := json.loads(found.body)):
         return None
-    return replace(result_from_json(json.loads(found.body)), replayed=True)
+    return replace(result_from_json(kept), replayed=True)
+
+
+async def is_kept(waits: SuspensionManager, tenant: str, wait: SuspensionRecord) -> bool:
+    """Return whether a call has ended, also if its result was too large to keep."""
+    return await waits.store().suspensions.get(tenant, _id(wait, RESULT)) is not None
 
 
 async def begin_repeat(waits: SuspensionManager, tenant: str, wait: SuspensionRecord) -> bool:

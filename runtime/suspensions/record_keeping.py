@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import copy
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 from callgate.errors import (
     Denied,
@@ -16,35 +16,36 @@ from callgate.errors import (
     InFlight,
     InvocationError,
     NotPending,
-    RegistrationError,
     Stale,
     Suspended,
 )
 from callgate.hooks.context import InvokeContext
-from callgate.hooks.facts import Suspension
-from callgate.hooks.plan import plan_of
+from callgate.hooks.plan import Plan, plan_of
+from callgate.providers.clock import GateClock
 from callgate.providers.principal import User
 from callgate.providers.signing import SigningKeys
+from callgate.providers.stores.address import signed_by
 from callgate.providers.stores.base import MeasuredStore, Store
 from callgate.providers.stores.effects import EffectRecord, SuspensionRecord
-from callgate.runtime.call.calls import refuse_user
-from callgate.runtime.call.failure import error_info
-from callgate.runtime.call.invoke import run
-from callgate.runtime.call.options import CallOptions, apply_options, check_deadline
-from callgate.runtime.call.results import result_of
-from callgate.runtime.effects.ledger import Effects, Ledger
+from callgate.runtime.effects.ledger import Ledger
 from callgate.runtime.effects.reconciling import reconcile, reconcilers_of
-from callgate.runtime.effects.steps import effect_step
-from callgate.runtime.engine import Engine
-from callgate.runtime.lifespan.background import KEPT, PRUNE_EVERY, BackgroundTask, prune_and_log
-from callgate.runtime.plans import Plans
-from callgate.runtime.suspensions.decisions import Decision, Pending
-from callgate.runtime.suspensions.resumption import Resumed, SuspendedCall, context_of_resumed, refused_context
+from callgate.runtime.lifespan.background import PRUNE_EVERY, BackgroundTask, prune_and_log
+from callgate.runtime.options.gate import Effects, RefreshUser, Suspensions
+from callgate.runtime.pipeline.calls import refuse_user
+from callgate.runtime.pipeline.failure import error_info
+from callgate.runtime.pipeline.options import CallOptions, apply_options, check_limits
+from callgate.runtime.pipeline.plans import Plans
+from callgate.runtime.pipeline.results import result_of
+from callgate.runtime.pipeline.run import run
+from callgate.runtime.suspensions.decisions import Decision, Pending, suspension_of
+from callgate.runtime.suspensions.resumption import (
+    Resumed,
+    SuspendedCall,
+    context_of_resumed,
+    refused_context,
+)
 from callgate.runtime.suspensions.suspensions import SuspensionManager
 from callgate.tools.calls import Outcome, ToolResult
-
-RefreshUser: TypeAlias = Callable[[User], User | Awaitable[User | None] | None]
-"""Returns the current roles and scopes of a user, who may have changed since the call. None: the user exists no more."""
 
 KEPT_IN_MEMORY = 2 * 86_400.0
 """Seconds after the call that a store in memory keeps its record: longer than a call waits, for a job that looks it up."""
@@ -52,60 +53,54 @@ SWEEP_EVERY = 30.0
 """Seconds between two searches for suspended calls that have expired."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Suspensions:
-    """The suspended calls of a gate: ``Gate(suspensions=Suspensions(policy_version="2026-03"))``.
-
-    Args:
-        policy_version: the version of your policies. A suspended call is bound to it and to the hooks that authorise.
-        refresh_user: returns the current roles and scopes of a user when a suspended call or a job of theirs runs.
-            None from it means that the user exists no more. Default: the user as of the call.
-        keep: seconds from a call until its record is deleted, if it waits no more. None keeps the records for ever.
-
-    Raises:
-        RegistrationError: ``keep`` is not above 0.
-    """
-
-    policy_version: str = ""
-    refresh_user: RefreshUser | None = None
-    keep: float | None = KEPT
-
-    def __post_init__(self) -> None:
-        if self.keep is not None and not self.keep > 0:
-            raise RegistrationError("Suspensions: keep is seconds, above 0, or None")
-
-
 class CallRecords:
     """The effect ledger and the suspended calls of one gate, with their background tasks."""
 
     def __init__(
         self,
-        engine: Engine,
-        plans: Plans,
+        store: Store,
+        clock: GateClock,
+        plans: Callable[[], Plans],
         options: Effects,
         signing_keys: Iterable[str | bytes],
         suspensions: Suspensions,
         namespace: str = "",
     ) -> None:
+        signing_keys = list(signing_keys)
         keys = SigningKeys(signing_keys, namespace)
+        self.audit_keys = SigningKeys(signing_keys) if signing_keys else None  # bound to the namespace of its store
+        self.gate_store = store = signed_by(store, self.audit_keys)
         self.options, self.refresh_user, self._keep_suspensions = options, suspensions.refresh_user, suspensions.keep
-        self.plans = plans
+        self._plans = plans
         self.keys = keys
-        self.ledger = Ledger(engine.store, engine.now, options, self._ask, namespace)
+        self.ledger = Ledger(store, clock.now, options, self._ask, namespace)
         self.waits = SuspensionManager(
-            lambda: self.ledger.store, keys, self.ledger.now, plans.of, suspensions.policy_version
+            lambda: self.ledger.store,
+            keys,
+            self.ledger.now,
+            self.plan_of,
+            suspensions.policy_version,
+            suspensions.max_per_user,
         )
-        engine.claim, engine.waits = partial(effect_step, self.ledger), self.waits
         self.tasks = [
             BackgroundTask("leases of effects", options.every, self.ledger.renew, urgent=True),
-            BackgroundTask("effects", options.every, lambda: self.ledger.keep_up(self._reconcilers)),
+            BackgroundTask("effects", options.every, lambda: self.ledger.maintain(self._reconcilers)),
             BackgroundTask("waits", SWEEP_EVERY, self._sweep_suspensions),
             BackgroundTask("retention", PRUNE_EVERY, self._prune),
         ]
-        if isinstance(store := self.ledger.store, MeasuredStore):
-            self.tasks.append(BackgroundTask("figures of the store", SWEEP_EVERY, partial(self._measure, store)))
-        if engine.has_time_of_store:
-            self.tasks.append(BackgroundTask("clock of the store", SWEEP_EVERY, engine.synchronise))
+        if isinstance(kept := self.ledger.store, MeasuredStore):
+            self.tasks.append(BackgroundTask("figures of the store", SWEEP_EVERY, partial(self._measure, kept)))
+        if clock.follows_store:
+            self.tasks.append(BackgroundTask("clock of the store", SWEEP_EVERY, clock.synchronise))
+
+    @property
+    def plans(self) -> Plans:
+        """The plans of the gate, which is made after its records."""
+        return self._plans()
+
+    def plan_of(self, tool: object) -> Plan:
+        """Return the plan of a tool, by its name or its object."""
+        return self.plans.of(tool)
 
     @property
     def durable(self) -> bool | None:
@@ -122,13 +117,13 @@ class CallRecords:
         """The store of the records: the gate's, or a store in memory where that one keeps no effects."""
         return self.ledger.store
 
-    def with_plans(self, engine: Engine, plans: Plans) -> CallRecords:
-        """Return these records with other plans, for calls of *engine*; the ledger and the rows are shared."""
+    def with_plans(self, plans: Callable[[], Plans]) -> CallRecords:
+        """Return these records with other plans; the ledger and the rows are shared."""
         made = copy.copy(self)
         waits = self.waits
-        made.plans = plans
-        made.waits = engine.waits = SuspensionManager(
-            waits.store, waits.keys, waits.now, plans.of, waits.policy_version
+        made._plans = plans
+        made.waits = SuspensionManager(
+            waits.store, waits.keys, waits.now, made.plan_of, waits.policy_version, waits.max_per_user
         )
         made.waits.deliver = waits.deliver
         return made
@@ -157,13 +152,13 @@ class CallRecords:
     async def _ask(self, tenant: str, effect: EffectRecord, hooks: Sequence[object]) -> EffectRecord:
         return await reconcile(self.ledger.effects, self.ledger.now, tenant, effect, hooks)
 
-    def _reconcilers(self) -> dict[str, list[Any]]:
+    def _reconcilers(self) -> dict[str, list[object]]:
         found = {one.record.id: reconcilers_of(one.registrations, one.definition) for one in self.plans.hooked()}
         return {tool: hooks for tool, hooks in found.items() if hooks}
 
 
 async def resume(
-    gate: Any,
+    gate: object,
     records: CallRecords,
     handle: str,
     decision: Decision,
@@ -171,49 +166,85 @@ async def resume(
     options: CallOptions,
     *,
     trace: bool,
+    here: bool,
 ) -> ToolResult:
     """See ``Gate.resume``."""
     refuse_user(approver, "approver")
+    if isinstance(handle, ToolResult | Pending):
+        raise TypeError(
+            f"resume takes the handle of a suspended call, not {type(handle).__name__}; write "
+            "await gate.resume(result.pending.handle, Approve(), approver=user)"
+        )
+    check_run(gate, "resume", options)
+    if not here and (options or trace):
+        raise TypeError("resume(here=False) runs nothing: give the options of the run to gate.proceed")
+    lost: SuspensionRecord | None = None
+    while True:
+        bound, decided = await records.waits.decide(handle, decision, approver, lost, here=here)
+        if isinstance(decided, Pending):
+            return still_waits(bound, decided.kind, decided.handle)
+        if isinstance(decided, Resumed) and not here:
+            return in_flight(bound, "its requester or a worker runs the call")
+        if bound.job is not None:
+            return await of_worker(gate, records, bound, options.get("deadline"))
+        result = await run_decided(records, bound, decided, options, trace=trace)
+        if result is not None:
+            return result
+        assert isinstance(decided, Resumed)
+        lost = decided.wait
+
+
+def check_run(gate: Any, method: str, options: CallOptions) -> None:
+    """Check that a suspended call may run with these options, before its decision is used up.
+
+    Raises:
+        GateClosed: the gate is not open.
+        TypeError: an option would replace one of the suspended call, or a limit is no time in seconds.
+    """
     if not gate.is_open:
         raise GateClosed("the gate is not open; use it inside `async with gate:`")
     if own := [
         name for name in ("idempotency_key", "request_id", "session_id", "task") if options.get(name) is not None
     ]:
         raise TypeError(
-            f"resume: the suspended call has its own {', '.join(own)}; leave them out, what was approved runs"
+            f"{method}: the suspended call has its own {', '.join(own)}; leave them out, what was approved runs"
         )
-    check_deadline(options.get("deadline"))  # before the decision is used up
-    lost: SuspensionRecord | None = None
-    while True:
-        bound, decided = await records.waits.decide(handle, decision, approver, lost)
-        if isinstance(decided, Pending):
-            return _still_waits(bound, decided)
-        if bound.job is not None:
-            return await _of_worker(gate, records, bound, options.get("deadline"))
-        ctx = await _context(records, bound, decided, trace=trace)
-        apply_options(ctx, options)
-        if trace:
-            ctx.run.trace = []
-        if await _ran(records, ctx):
-            result = result_of(ctx)
-            if isinstance(decided, Resumed):
-                from callgate.runtime.suspensions.reads import keep_result  # few calls wait
-
-                await keep_result(records.waits, decided.tenant, decided.wait, plan_of(ctx), decided.bound, result)
-            return result
-        assert ctx.run.resumed is not None
-        lost = ctx.run.resumed.wait
+    check_limits(options.get("deadline"), options.get("idle"))
 
 
-async def _of_worker(gate: Any, records: CallRecords, bound: SuspendedCall, limit: float | None) -> ToolResult:
+async def run_decided(
+    records: CallRecords, bound: SuspendedCall, decided: Resumed | Denied, options: CallOptions, *, trace: bool
+) -> ToolResult | None:
+    """Run a decided call, and keep what its requester may ask for; None if another process has replaced its record."""
+    ctx = await _context(records, bound, decided, trace=trace)
+    apply_options(ctx, options)
+    if trace:
+        ctx.run.trace = []
+    if not await _ran(records, ctx):
+        return None
+    result = result_of(ctx)
+    if isinstance(decided, Resumed):
+        from callgate.runtime.suspensions.reads import keep_result  # few calls wait
+
+        await keep_result(records.waits, decided.tenant, decided.wait, plan_of(ctx), decided.bound, result)
+    return result
+
+
+async def of_worker(gate: Any, records: CallRecords, bound: SuspendedCall, limit: float | None) -> ToolResult:
     """Return the outcome of a decided job, or ``in_flight`` when it has none within *limit* seconds."""
     try:
         async with asyncio.timeout(records.options.wait if limit is None else limit):
             result: ToolResult = await gate.job(bound.job, user=bound.user).settled()
             return result
     except TimeoutError:
-        error = InFlight(f"{bound.tool}: the decision is recorded, and a worker runs the call")
-        return ToolResult(bound.call_id or "", bound.tool, Outcome.IN_FLIGHT, error=error_info(error))
+        return in_flight(bound, "a worker runs the call")
+
+
+def in_flight(bound: SuspendedCall, who: str) -> ToolResult:
+    """Return the result of a decided call that another process runs."""
+    error = InFlight(f"{bound.tool}: the decision is recorded, and {who}")
+    error.public = "The call was decided and is not over yet."
+    return ToolResult(bound.call_id or "", bound.tool, Outcome.IN_FLIGHT, error=error_info(error))
 
 
 async def _ran(records: CallRecords, ctx: InvokeContext) -> bool:
@@ -259,17 +290,9 @@ async def current_user(refresh: RefreshUser | None, known: User) -> User | None:
     return user if user is not None and (user.id, user.tenant) == (known.id, known.tenant) else None
 
 
-def _still_waits(bound: SuspendedCall, pending: Pending) -> ToolResult:
-    waits = Suspension(
-        pending.kind,
-        bound.prompt,
-        bound.schema,
-        None,
-        pending.handle,
-        rules=bound.rules,
-        place=bound.place,
-        name=bound.name,
-    )
+def still_waits(bound: SuspendedCall, kind: str, handle: str) -> ToolResult:
+    """Return the result of a call that waits for a decision."""
+    waits = suspension_of(bound, kind, handle)
     return ToolResult(
         bound.call_id or "", bound.tool, Outcome.SUSPENDED, error=error_info(Suspended(waits)), pending=waits
     )

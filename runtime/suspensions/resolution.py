@@ -21,15 +21,16 @@ from callgate.errors import (
     UnknownTool,
 )
 from callgate.hooks.context import InvokeContext
-from callgate.hooks.facts import Suspension
 from callgate.hooks.plan import plan_of
+from callgate.hooks.state.facts import Suspension
 from callgate.providers.principal import User
 from callgate.providers.stores.effects import OPEN_STATES, EffectRecord, EffectState, SuspensionRecord, SuspensionState
-from callgate.runtime.call.failure import error_info
-from callgate.runtime.call.options import apply_options
-from callgate.runtime.call.results import run_to_result
-from callgate.runtime.effects.keys import alias_of, identifier, tenant_of
+from callgate.runtime.effects.idempotency_keys import Identifier, alias_of, tenant_of
 from callgate.runtime.effects.receipts import answer_from
+from callgate.runtime.pipeline.failure import error_info
+from callgate.runtime.pipeline.options import apply_options
+from callgate.runtime.pipeline.results import run_to_result
+from callgate.runtime.suspensions.keyed import is_open
 from callgate.runtime.suspensions.record_keeping import CallRecords
 from callgate.runtime.suspensions.resumption import Resumed, SuspendedCall, context_of_resumed, handle_of, id_in
 from callgate.runtime.suspensions.suspensions import SuspensionManager
@@ -41,11 +42,15 @@ MAX_SEARCHED = 1000
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """A result; or the handle under which the call waits now; or, with ``repeat``, a read that has to run again."""
+    """A result; or the handle under which the call waits now; or a call that has to run.
+
+    With ``decided``, ``gate.proceed`` runs the call; with ``repeat``, ``gate.repeat_read`` runs a read again.
+    """
 
     result: ToolResult | None = None
     handle: str | None = None
     repeat: bool = False
+    decided: bool = False
 
 
 class CallState(StrEnum):
@@ -63,7 +68,8 @@ class CallOutcome:
     """The state of a call.
 
     ``result`` is its result once it has ended. It is None for a completed read that was suspended and whose result was too
-    large to keep. ``pending`` is the suspension of a call that waits for input.
+    large to keep. ``pending`` is the suspension of a call that waits for input. A working call may have one, too, with
+    ``pending.decided``: ``gate.proceed`` runs it.
     """
 
     state: CallState
@@ -77,20 +83,27 @@ async def resolve(records: CallRecords, handle: str, user: User) -> Resolution |
     if found is None:
         return Resolution(_failed_result(None, NotPending()))
     wait, bound = found
-    expired = wait.expires_at is not None and wait.expires_at <= records.waits.now()
-    match wait.state:
-        case SuspensionState.WAITING if not expired:
-            return None
-        case SuspensionState.WAITING | SuspensionState.EXPIRED:
-            return Resolution(
-                _failed_result(bound, Denied(code="expired", public="The approval did not come in time."))
-            )
-        case SuspensionState.DENIED:
-            return Resolution(_failed_result(bound, Denied(code="declined", public="The call was declined.")))
-        case SuspensionState.VOID:
-            return Resolution(_failed_result(bound, Stale()))
-        case _:
-            return await _resumed(records, wait, bound, user)
+    if (error := end_without_run(wait, bound, records.waits.now())) is not None:
+        return Resolution(_failed_result(bound, error))
+    if wait.state is SuspensionState.WAITING:
+        return Resolution(decided=True) if bound.decided and bound.job is None else None
+    return await _resumed(records, wait, bound, user)
+
+
+def end_without_run(wait: SuspensionRecord, bound: SuspendedCall, now: float) -> InvocationError | None:
+    """Return the error of a suspended call that ended without running; None for any other."""
+    if wait.state is SuspensionState.DENIED:
+        answer = bound.answers.get(bound.place)
+        reason, public = (None, None) if answer is None else (answer.error, answer.value)
+        return Denied(reason or "declined", code="declined", public=public or "The call was declined.")
+    if wait.state is SuspensionState.VOID:
+        return Stale()
+    if wait.state is SuspensionState.EXPIRED or (wait.state is SuspensionState.WAITING and not is_open(wait, now)):
+        late = (
+            "The call was decided, and did not run in time." if bound.decided else "The approval did not come in time."
+        )
+        return Denied("expired", code="expired", public=late)
+    return None
 
 
 async def repeat_read(records: CallRecords, handle: str, user: User, deadline: float | None) -> ToolResult:
@@ -110,7 +123,8 @@ async def repeat_read(records: CallRecords, handle: str, user: User, deadline: f
     if wait.expires_at is not None and wait.expires_at <= records.waits.now():
         return _failed_result(bound, Denied(code="expired", public="The approval is over."))
     if not await begin_repeat(records.waits, tenant, wait):
-        return _failed_result(bound, Stale())
+        over = "The approval was used: the call has run, and its result was too large to keep."
+        return _failed_result(bound, Denied("its approval was used", code="used", public=over))
     apply_options(ctx, {"deadline": deadline})
     result = await run_to_result(ctx)
     await keep_result(records.waits, tenant, wait, plan_of(ctx), bound, result)
@@ -173,7 +187,7 @@ async def _resumed(records: CallRecords, wait: SuspensionRecord, bound: Suspende
 async def _effect(records: CallRecords, ctx: InvokeContext) -> EffectRecord | None:
     """Return the effect of a call, by either of its identities."""
     record, namespace = ctx.run.plan.record, records.keys.namespace
-    alias, key = alias_of(ctx, record, namespace), identifier(record, namespace)(ctx)
+    alias, key = alias_of(ctx, record, namespace), Identifier(record, namespace).key_of(ctx)
     tenant, get = tenant_of(ctx.user, record), records.ledger.effects.get
     found = None if alias is None else await get(tenant, alias.key)
     return await get(tenant, key) if found is None and key is not None else found

@@ -12,22 +12,26 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from callgate.errors import Denied, NotPending, ToolError
-from callgate.hooks.approval import PLACE
 from callgate.hooks.context import InvokeContext
-from callgate.hooks.facts import FROZEN, Suspension
 from callgate.hooks.plan import Plan
+from callgate.hooks.selection import why_not
+from callgate.hooks.stages import Stage
+from callgate.hooks.state.facts import FROZEN, Suspension
 from callgate.providers.ids import new_id
 from callgate.providers.principal import User
 from callgate.providers.principal_json import user_as_json, user_from_json
 from callgate.providers.signing import SigningKeys
 from callgate.providers.stores.effects import SuspensionRecord, SuspensionState
-from callgate.tools.approval import Approval, met
+from callgate.runtime.pipeline.approval import PLACE
+from callgate.runtime.pipeline.compile import repaired_plan
+from callgate.tools.approval import Approval, Question, met
 from callgate.tools.arguments.hydration import Repair
 from callgate.tools.calls import ToolCall
 from callgate.tools.execution import NO_TASK, TaskIds
-from callgate.tools.values import canonical, thaw
+from callgate.tools.values import canonical, hash_of, thaw
 
 VERSION = 1
+_POLICY = (Stage.WILL_AUTHORIZE, Stage.WILL_AUTHORIZE_INPUT, Stage.WILL_CHECK_CONSENT, Stage.WILL_CHECK_FEATURE_FLAGS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,7 @@ class Answer:
     error: str | None = None
     by: str | None = None
 
-    def take(self) -> Any:
+    def take(self) -> object:
         """Return the value.
 
         Raises:
@@ -57,9 +61,12 @@ class SuspendedCall:
     the lifecycle where the call waits. ``approvals`` lists the approvals so far: place, approver and seconds waited.
     ``answers`` maps places to answers. Both apply to the arguments of ``input_hash``; None means that they were
     not parsed at the time of the decision. ``repair`` is the record of the repairer that wrote the arguments. ``task`` has
-    the ids of the A2A task. ``job`` is the id of the job that made the call; a worker goes on with such a call once it is
-    ``decided``. ``asked_hash`` is the ``input_hash`` of the caller, before an approver edited the arguments.
+    the ids of the A2A task. ``job`` is the id of the job that made the call. Once it is ``decided``, a worker or ``gate.proceed`` runs
+    the call. ``asked_hash`` is the ``input_hash`` of the caller, before an approver edited the arguments.
     ``changed`` is True if a hook or an approver has changed the arguments of the caller. ``name`` is that of the question.
+    ``questions`` has the prompt, the schema and the place of each, for a call that asks several at once. ``raw`` is the
+    identity of a call that was first suspended before its arguments were parsed. ``repeat`` is the chain of its repeats,
+    for a call with ``joins_waiting``.
     """
 
     tool: str
@@ -77,27 +84,58 @@ class SuspendedCall:
     idempotency_key: str | None
     place: str
     prompt: str
-    schema: Mapping[str, Any] | None
+    schema: Mapping[str, object] | None
     rules: tuple[Approval, ...]
     nonce: str
     approvals: tuple[tuple[str, User, float], ...] = ()
     answers: Mapping[str, Answer] = field(default_factory=dict[str, Answer])
-    repair: Mapping[str, Any] | None = None
+    repair: Mapping[str, object] | None = None
     task: TaskIds = NO_TASK
     job: str | None = None
     decided: bool = False
     asked_hash: str | None = None
     changed: bool = False
     name: str | None = None
+    questions: Mapping[str, Mapping[str, Any]] | None = None
+    raw: str | None = None
+    repeat: str | None = None
 
     def given_at(self, place: str) -> list[tuple[User, float]]:
         """Return the approvals at a place."""
         return [(user, waited) for where, user, waited in self.approvals if where == place]
 
+    def has_passed(self, other: SuspendedCall) -> bool:
+        """Return whether this call has the decision that another one asks for, and waits for a later one."""
+        asked = [one["place"] for one in (other.questions or {}).values()] or [other.place]
+        return all(place in self.answers or self.given_at(place) for place in asked)
+
+    @property
+    def approvers(self) -> list[str]:
+        """The ids of the people who approved, or answered with a rule, where the call waits now."""
+        places = {self.place, *(one["place"] for one in (self.questions or {}).values())}
+        return list(dict.fromkeys(user.id for place, user, _ in self.approvals if place in places))
+
+    @property
+    def deciders(self) -> list[str]:
+        """The ids of the people who approved or answered."""
+        answered = (one.by for one in self.answers.values() if one.by is not None)
+        return sorted({*answered, *(user.id for _, user, _ in self.approvals)})
+
     @property
     def is_met(self) -> bool:
-        """True once the call has all approvals that its current place requires."""
-        given = self.given_at(self.place)
+        """True once the call has all approvals that its current place requires, and the answers to all its questions."""
+        return not self.waiting if self.questions is not None else self._is_met_at(self.place)
+
+    @property
+    def waiting(self) -> dict[str, Question]:
+        """The questions that still wait for an answer, or for the same answer of further people."""
+        asked = {name: Question(**one) for name, one in (self.questions or {}).items()}
+        return {
+            name: one for name, one in asked.items() if one.place not in self.answers or not self._is_met_at(one.place)
+        }
+
+    def _is_met_at(self, place: str) -> bool:
+        given = self.given_at(place)
         return all(met(rule, given, self.user.id) for rule in self.rules)
 
     def dump(self) -> bytes:
@@ -129,6 +167,9 @@ class SuspendedCall:
             "asked_hash": None,
             "changed": False,
             "name": None,
+            "questions": None,
+            "raw": None,
+            "repeat": None,
             **body,
         }  # rows of earlier versions have none
         if body["v"] != VERSION:
@@ -187,12 +228,17 @@ def id_in(keys: SigningKeys, tenant: str, handle: object) -> str:
     return id
 
 
-def bound_call(ctx: InvokeContext, asked: Suspension, policy: str) -> SuspendedCall:
-    """Return the facts of a call that asks for a decision; *policy* is the digest of its policies."""
-    from callgate.runtime.call.changed_arguments import are_changed  # few calls wait
+def bound_call(
+    ctx: InvokeContext, asked: Suspension, policy: str, raw: str | None, repeat: str | None
+) -> SuspendedCall:
+    """Return the facts of a call that asks for a decision.
+
+    *policy* is the digest of its policies, *raw* its identity, and *repeat* the chain of its repeats.
+    """
+    from callgate.runtime.pipeline.changed_arguments import are_changed  # few calls wait
 
     frozen = ctx.run.input_state == FROZEN
-    raw = ctx.raw_input if not isinstance(ctx.raw_input, Mapping) else thaw(dict(ctx.raw_input))
+    given = ctx.raw_input if not isinstance(ctx.raw_input, Mapping) else thaw(dict(ctx.raw_input))
     call, resumed = ctx.tool_call, ctx.run.resumed
     before = resumed.bound if isinstance(resumed, Resumed) else None
     asked_hash = None if before is None else before.asked_hash
@@ -205,7 +251,7 @@ def bound_call(ctx: InvokeContext, asked: Suspension, policy: str) -> SuspendedC
         version=ctx.tool.binding_digest,
         policy=policy,
         user=ctx.user,
-        arguments=thaw(ctx.run.input) if frozen else raw,  # not the copy that hooks read
+        arguments=thaw(ctx.run.input) if frozen else given,  # not the copy that hooks read
         frozen=frozen,
         input_hash=input_hash,
         request_id=ctx.request_id,
@@ -217,6 +263,7 @@ def bound_call(ctx: InvokeContext, asked: Suspension, policy: str) -> SuspendedC
         place=asked.place,
         prompt=asked.prompt,
         name=asked.name,
+        questions=None if asked.questions is None else questions_as_json(asked.questions),
         schema=None if asked.schema is None else thaw(asked.schema),
         rules=asked.rules,
         nonce=new_id(),
@@ -227,7 +274,27 @@ def bound_call(ctx: InvokeContext, asked: Suspension, policy: str) -> SuspendedC
         job=ctx.run.job,
         asked_hash=asked_hash or input_hash,
         changed=frozen and are_changed(ctx),
+        raw=raw,
+        repeat=repeat,
     )
+
+
+def questions_as_json(questions: Mapping[str, Question]) -> dict[str, Any]:
+    """Return questions by name as JSON."""
+    made = {name: {"prompt": one.prompt, "schema": one.schema, "place": one.place} for name, one in questions.items()}
+    found: dict[str, object] = thaw(made)
+    return found
+
+
+def policy_digest(plan: Plan, version: str) -> str:
+    """Return the digest of a tool's policies: the application's version, and each policy hook with its version."""
+    hooks = [
+        [one.name, str(getattr(one.hook, "policy_version", ""))]
+        for one in plan.registrations
+        if why_not(one, plan.definition) is None
+        and (not set(_POLICY).isdisjoint(one.all_stages()) or hasattr(one.hook, "approval_for"))
+    ]
+    return hash_of([version, hooks])
 
 
 def caller_key(ctx: InvokeContext) -> str | None:
@@ -284,7 +351,7 @@ class Resumed:
 def context_of_resumed(plan: Plan, bound: SuspendedCall, resumed: Resumed | None) -> InvokeContext:
     """Return a new context for the same call; *resumed* is None if the call must not run."""
     if bound.repair is not None and resumed is not None:
-        plan = plan.for_repaired()
+        plan = repaired_plan(plan)
     ctx = InvokeContext(plan, bound.arguments, bound.user, plan.now())
     if bound.repair is not None:
         ctx.run.repair = Repair.from_dict(bound.repair)
@@ -299,7 +366,8 @@ def context_of_resumed(plan: Plan, bound: SuspendedCall, resumed: Resumed | None
         ctx.run.input = call  # as in ``context_of``
     ctx.run.request_id, ctx.run.session_id = bound.request_id, bound.session_id
     ctx.run.idempotency_key, ctx.run.task = bound.idempotency_key, bound.task
-    ctx.run.resumed = resumed
+    ctx.run.joins_waiting = bound.repeat is not None
+    ctx.run.resumed, ctx.run.deciders = resumed, tuple(bound.deciders)
     return ctx
 
 
@@ -310,16 +378,3 @@ def refused_context(plan: Plan, bound: SuspendedCall, refused: Denied) -> Invoke
     if bound.frozen:
         ctx.run.input_state = FROZEN
     return ctx
-
-
-def call_text(bound: SuspendedCall) -> str:
-    """Return a call as text, made from the arguments that would run and escaped against spoofing."""
-    if not bound.frozen or not isinstance(bound.arguments, dict):
-        return f"{bound.tool}(…)"
-    shown = (f"{_name_text(name)}={json.dumps(value, ensure_ascii=True)}" for name, value in bound.arguments.items())
-    return f"{bound.tool}({', '.join(shown)})"
-
-
-def _name_text(name: str) -> str:
-    """Return the name of an argument, quoted if it is not an identifier: a model may invent any name."""
-    return name if name.isascii() and name.isidentifier() else json.dumps(name, ensure_ascii=True)

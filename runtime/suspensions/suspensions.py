@@ -6,15 +6,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from callgate.errors import Denied, InFlight, NotPending, Stale, StoreConflict, UnknownTool
-from callgate.hooks.approval import PLACE
 from callgate.hooks.context import InvokeContext
-from callgate.hooks.facts import Answers, Suspension
 from callgate.hooks.plan import Plan, plan_of
-from callgate.hooks.selection import why_not
-from callgate.hooks.stages import Stage
+from callgate.hooks.state.facts import Answers, Suspension
 from callgate.providers.ids import new_id
 from callgate.providers.logs import LogEvent, emit
 from callgate.providers.principal import User
@@ -22,6 +18,8 @@ from callgate.providers.signing import SigningKeys
 from callgate.providers.stores.base import Store, Transaction
 from callgate.providers.stores.effects import SuspensionRecord, SuspensionState
 from callgate.providers.stores.jobs import JobState
+from callgate.providers.stores.turns import KeyedTurns
+from callgate.runtime.pipeline.approval import PLACE
 from callgate.runtime.suspensions.decisions import (
     Approve,
     Deny,
@@ -32,29 +30,26 @@ from callgate.runtime.suspensions.decisions import (
     is_final,
     may_decide,
     name_of,
+    pending_of,
+    suspension_of,
     with_decision,
+    with_named_answers,
 )
-from callgate.runtime.suspensions.keyed import chains_of, find_same, is_open, link, was_edited
+from callgate.runtime.suspensions.keyed import chains_of, find_same, is_open, link, raw_identity, repeat_of, was_edited
 from callgate.runtime.suspensions.resumption import (
     Answer,
     Resumed,
     SuspendedCall,
     bound_call,
-    call_text,
     handle_of,
     id_in,
     is_whole,
-    job_of,
+    policy_digest,
     signed,
 )
-from callgate.tools.values import hash_of
 
-_DUE = 200
-"""Rows that one statement of the sweep reads."""
 EXPIRES = 86_400.0
 """Default expiry of a suspended call, in seconds."""
-
-_POLICY = (Stage.WILL_AUTHORIZE, Stage.WILL_AUTHORIZE_INPUT, Stage.WILL_CHECK_CONSENT, Stage.WILL_CHECK_FEATURE_FLAGS)
 
 
 class SuspensionManager:
@@ -73,12 +68,11 @@ class SuspensionManager:
         now: Callable[[], float],
         plan_for: Callable[[str], Plan],
         policy_version: str = "",
+        max_per_user: int | None = None,
     ) -> None:
-        self.store = store
-        self.keys = keys
-        self.now = now
-        self.plan_for = plan_for
-        self.policy_version = policy_version
+        self.store, self.keys, self.now, self.plan_for = store, keys, now, plan_for
+        self.policy_version, self.max_per_user = policy_version, max_per_user
+        self.turns = KeyedTurns()
 
     # ------------------------------------------------------------------ suspending
 
@@ -89,30 +83,40 @@ class SuspensionManager:
             Denied: the call is nested, and a nested call cannot be resumed.
             Conflict: a call with other arguments is suspended under its key.
             InFlight: the same call of another user or job is suspended.
+            RetryLater: the user has as many suspended calls as one may have.
             StoreError: the store failed.
         """
         if ctx.run.outer is not None:
             raise Denied("a call within a call cannot wait", code="nested_wait", no_effect=True)
         tenant, now, resumed = ctx.user.tenant or "", self.now(), ctx.run.resumed
-        bound = bound_call(ctx, asked, self.policy_of(plan_of(ctx)))
+        chains = chains_of(ctx, self.keys.namespace)  # before the call gets a request id of its own
+        raw, repeat = raw_identity(ctx, self.keys.namespace), repeat_of(ctx, self.keys.namespace)
+        bound = bound_call(ctx, asked, self.policy_of(plan_of(ctx)), raw, repeat)
         lasts = EXPIRES if asked.expires is None else asked.expires
         wait = SuspensionRecord("", asked.kind, ctx.tool_id, ctx.user.id, now, now + lasts, bound.dump(), "")
         if ctx.run.claim is not None or (resumed is not None and resumed.wait.state is not SuspensionState.WAITING):
             resumed = None  # its row is used up already
-        chains = chains_of(ctx, self.keys.namespace)
         while True:
             free, known = await self._same(tenant, bound, chains, None if resumed is None else resumed.id)
             new = [] if known is not None else [signed(self.keys, tenant, replace(wait, id=(free or [new_id()])[0]))]
             kept = new[0] if known is None else known
             links = [link(self.keys, tenant, id, kept) for id in free if id != kept.id]
             try:
-                await self._put(tenant, [*new, *links], resumed if new else None)
+                if known is None and resumed is None and self.max_per_user is not None:
+                    from callgate.runtime.suspensions.crowding import put_in_limit
+
+                    await put_in_limit(self, tenant, ctx.user.id, [*new, *links])
+                else:
+                    await self._put(tenant, [*new, *links], resumed if new else None)
             except StoreConflict:
                 if not chains:
                     raise
             else:
-                left = lasts if new else None if kept.expires_at is None else kept.expires_at - now
-                return replace(asked, expires=left, handle=handle_of(self.keys, tenant, kept.id))
+                handle = handle_of(self.keys, tenant, kept.id)
+                if known is None:
+                    return replace(asked, expires=lasts, handle=handle)
+                left = None if kept.expires_at is None else kept.expires_at - now
+                return replace(suspension_of(SuspendedCall.load(kept.body), kept.kind, handle), expires=left)
 
     async def was_edited(self, ctx: InvokeContext, asked: str, ran: str) -> bool:
         """Return whether an approver replaced the arguments of an earlier call with its keys. Arguments are hashes."""
@@ -126,8 +130,7 @@ class SuspensionManager:
             for wait in rows:
                 await self.store().suspensions.put(tenant, wait)
             return
-
-        from callgate.providers.stores.sql_states import in_transaction
+        from callgate.providers.stores.sql.database.states import in_transaction
 
         async def put(written: Transaction) -> None:
             if resumed is not None and not await written.suspensions.replace(tenant, resumed.used()):
@@ -159,13 +162,7 @@ class SuspensionManager:
 
     def policy_of(self, plan: Plan) -> str:
         """Return the digest of a tool's policies: the application's version, and each policy hook with its version."""
-        hooks = [
-            [one.name, str(getattr(one.hook, "policy_version", ""))]
-            for one in plan.registrations
-            if why_not(one, plan.definition) is None
-            and (not set(_POLICY).isdisjoint(one.all_stages()) or hasattr(one.hook, "approval_for"))
-        ]
-        return hash_of([self.policy_version, hooks])
+        return policy_digest(plan, self.policy_version)
 
     # ------------------------------------------------------------------ listing
 
@@ -177,10 +174,13 @@ class SuspensionManager:
         *after* is the handle of the last call of the page before.
 
         Raises:
+            Invalid: *kind* is no text that a database can keep.
             NotPending: *after* is no handle of this tenant, or its call was deleted.
         """
+        from callgate.runtime.pipeline.options import checked_id
         from callgate.runtime.suspensions.listing import list_pending, position  # for processes that list them
 
+        checked_id("kind", kind)
         tenant, now, suspensions = viewer.tenant or "", self.now(), self.store().suspensions
         place = None if after is None else await position(suspensions, tenant, id_in(self.keys, tenant, after))
         listing = list_pending(suspensions, partial(self.opened, tenant), viewer, kind, now, place)
@@ -194,21 +194,7 @@ class SuspensionManager:
 
     def shown(self, tenant: str, wait: SuspensionRecord, bound: SuspendedCall, now: float) -> Pending:
         """Return a suspended call as its approver sees it."""
-        return Pending(
-            handle_of(self.keys, tenant, wait.id),
-            wait.kind,
-            wait.tool,
-            call_text(bound),
-            bound.prompt,
-            bound.arguments if bound.frozen else None,
-            wait.user,
-            wait.made_at,
-            wait.expires_at,
-            bound.schema,
-            tuple(user.id for user, _ in bound.given_at(bound.place)),
-            tuple(rule.quorum for rule in bound.rules),
-            any(r.escalate_after is not None and now - wait.made_at >= r.escalate_after for r in bound.rules),
-        )
+        return pending_of(bound, wait, handle_of(self.keys, tenant, wait.id), now)
 
     async def look(self, handle: str, viewer: User) -> Pending:
         """Return one suspended call for its approver or its caller.
@@ -217,14 +203,14 @@ class SuspensionManager:
             NotPending: no suspended call has this handle, or the viewer may not see it.
         """
         tenant = viewer.tenant or ""
-        wait, bound = await self._find(tenant, handle)
+        wait, bound = await self._find(tenant, handle, decided=True)
         now = self.now()
-        if viewer.id != bound.user.id and not may_decide(bound, viewer, now - wait.made_at):
+        if viewer.id != bound.user.id and (bound.decided or not may_decide(bound, viewer, now - wait.made_at)):
             raise NotPending("not this viewer's")
         return self.shown(tenant, wait, bound, now)
 
     async def _find(
-        self, tenant: str, handle: Any, after: SuspensionRecord | None = None
+        self, tenant: str, handle: object, after: SuspensionRecord | None = None, *, decided: bool = False
     ) -> tuple[SuspensionRecord, SuspendedCall]:
         wait = await self.store().suspensions.get(tenant, id_in(self.keys, tenant, handle))
         if wait is None or wait.state is not SuspensionState.WAITING:
@@ -232,8 +218,8 @@ class SuspensionManager:
         bound = self.opened(tenant, wait)
         if bound is None:
             raise NotPending("changed in the store")
-        if bound.decided:
-            raise NotPending("decided, and handed to a worker")
+        if bound.decided and not (decided and bound.job is None):
+            raise NotPending("decided, and handed to another process")
         if wait.expires_at is not None and wait.expires_at <= self.now():
             raise NotPending("expired")
         if after is not None and wait.number <= after.number:  # a lost race means a later version
@@ -253,11 +239,11 @@ class SuspensionManager:
     # ------------------------------------------------------------------ deciding
 
     async def decide(
-        self, handle: str, given: Any, approver: User, lost: SuspensionRecord | None = None
+        self, handle: str, given: object, approver: User, lost: SuspensionRecord | None = None, *, here: bool = True
     ) -> tuple[SuspendedCall, Resumed | Denied | Pending]:
         """Record a decision; return the call to run, the denial, or the call that still waits for approvals.
 
-        Concurrent decisions all count: a decision that loses a race is made again on the version that won it, unless that
+        Without *here* the record holds the last decision, too, and ``proceed`` runs the call. Concurrent decisions all count: a decision that loses a race is made again on the version that won it, unless that
         version has other arguments. *lost* is the version of a decision whose call lost the race when it ran.
 
         Raises:
@@ -271,7 +257,7 @@ class SuspensionManager:
             wait, bound = await self._find(tenant, handle, lost)
             if lost is not None and SuspendedCall.load(lost.body).input_hash != bound.input_hash:
                 raise NotPending("another approver edited its arguments meanwhile")
-            decided = await self._decide_version(tenant, wait, bound, decision, approver)
+            decided = await self._decide_version(tenant, wait, bound, decision, approver, here=here)
             if decided is not None:
                 if first:
                     person, what = approver.id, name_of(decision)
@@ -286,6 +272,8 @@ class SuspensionManager:
         bound: SuspendedCall,
         decision: Approve | Deny | Edit | Respond,
         approver: User,
+        *,
+        here: bool,
     ) -> tuple[SuspendedCall, Resumed | Denied | Pending] | None:
         """Decide one version of a suspended call; None if another process has replaced that version."""
         waited = self.now() - wait.made_at
@@ -294,21 +282,26 @@ class SuspensionManager:
                 raise Denied("the caller may not approve its own call", code="not_an_approver")
             raise NotPending("not this approver's")
         if isinstance(decision, Deny):
-            told = Answer(decision.public, decision.reason, approver.id)
-            after = replace(bound, answers={**bound.answers, bound.place: told})
+            answer = Answer(decision.public, decision.reason, approver.id)
+            after = replace(bound, answers={**bound.answers, bound.place: answer})
             if not await self._end(tenant, Resumed(self.keys, tenant, wait, after), SuspensionState.DENIED):
                 return None
             public = decision.public or "The call was declined."
-            return bound, Denied(decision.reason or f"declined by {approver.id}", code="declined", public=public)
-        plan = self._bound_plan(bound)
-        after = with_decision(plan, bound, decision, approver, waited)
+            return after, Denied(decision.reason or f"declined by {approver.id}", code="declined", public=public)
+        plan, refused = self._bound_plan(bound), None
+        if bound.questions is not None and isinstance(decision, Respond) and decision.error is None:
+            after, refused = with_named_answers(plan, bound, decision, approver, waited)
+        else:
+            after = with_decision(plan, bound, decision, approver, waited)
         ends = is_final(decision, after) or after.is_met
-        if ends and after.job is None:
+        if ends and here and after.job is None:
             return after, Resumed(self.keys, tenant, wait, after)
         after = replace(after, decided=ends)
         wait = signed(self.keys, tenant, replace(wait, number=wait.number + 1, body=after.dump()))
         if not await self._replace(tenant, wait, after.job if ends else None):
             return None
+        if refused is not None:  # the other answers are recorded
+            raise refused
         return after, Resumed(self.keys, tenant, wait, after) if ends else self.shown(tenant, wait, after, self.now())
 
     async def use(self, plan: Plan, resumed: Resumed) -> bool:
@@ -325,14 +318,14 @@ class SuspensionManager:
         return done
 
     async def withdraw(self, handle: str, user: User) -> None:
-        """Withdraw a suspended call on behalf of its caller.
+        """Withdraw a suspended call on behalf of its caller, also a decided call that has not run.
 
         Raises:
             NotPending: no suspended call of this user has the handle.
         """
         tenant, lost = user.tenant or "", None
         while True:
-            wait, bound = await self._find(tenant, handle, lost)
+            wait, bound = await self._find(tenant, handle, lost, decided=True)
             if bound.user.id != user.id:
                 raise NotPending("not this user's")
             if await self._end(tenant, Resumed(self.keys, tenant, wait, bound), SuspensionState.DENIED):
@@ -348,7 +341,7 @@ class SuspensionManager:
         if job is None:
             return await self.store().suspensions.replace(tenant, wait)
 
-        from callgate.providers.stores.sql_states import in_transaction
+        from callgate.providers.stores.sql.database.states import in_transaction
 
         async def replace(written: Transaction) -> tuple[bool, JobState | None]:
             if not await written.suspensions.replace(tenant, wait):
@@ -385,14 +378,6 @@ class SuspensionManager:
 
     async def sweep(self) -> int:
         """Expire all overdue suspended calls; return their number."""
-        ended, before = 0, -1
-        while ended > before:  # nothing more ends where other processes expire the same rows
-            before = ended
-            for tenant, wait in await self.store().suspensions.due(self.now(), _DUE):
-                over = replace(wait, state=SuspensionState.EXPIRED, number=wait.number + 1)
-                if is_whole(self.keys, tenant, wait):  # a damaged row keeps its invalid signature
-                    over = signed(self.keys, tenant, over)
-                if await self._replace(tenant, over, job_of(wait)):
-                    emit(LogEvent.SUSPENSION_EXPIRED, tool=wait.tool, kind=wait.kind)
-                    ended += 1
-        return ended
+        from callgate.runtime.suspensions.expiry import expire_overdue  # one process in many expires calls
+
+        return await expire_overdue(self.store(), self.keys, self.now, self.deliver)

@@ -17,7 +17,7 @@ import functools
 import gc
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from callgate.runtime.lifespan import background
 from callgate.runtime.testing.cancel_modes import (
@@ -32,7 +32,7 @@ from callgate.runtime.testing.lease_ledger import LeaseLedger
 from callgate.runtime.testing.task_position import waiting_at
 from callgate.runtime.testing.virtual_time import StepLoop, Stepping, close_loop
 
-Scenario: TypeAlias = Callable[[LeaseLedger], Awaitable[Any]]
+Scenario: TypeAlias = Callable[[LeaseLedger], Awaitable[object]]
 """An async function to be cancelled; it reports its leases to the ledger."""
 
 
@@ -104,7 +104,7 @@ def every_cancel_point(
         modes: the ways to cancel at one callback. Default: ``task.cancel()``, an anyio scope, ``asyncio.timeout`` and
             ``asyncio.wait_for``.
         deadline: let the call's own deadline pass instead; the scenario sets it as ``deadline=FAR``.
-        paired: the ways to cancel at two callbacks. Default: ``task.cancel()`` twice, and a scope before it.
+        paired: the ways to cancel at two callbacks. Default: ``task.cancel()`` twice, and a scope before or after it.
         pairs: the maximum number of pairs in each paired mode, evenly spread; None tries all.
         stop_after: stop after this number of findings.
         loop: makes the event loop, which serves all runs.
@@ -125,7 +125,7 @@ def every_cancel_point(
     return sweep.report
 
 
-def _left_on(loop: Stepping) -> list[Any]:
+def _left_on(loop: Stepping) -> list[object]:
     """The coroutines of pending tasks, without the background tasks of an open gate."""
     return [task.get_coro() for task in asyncio.all_tasks(loop) if not task.get_name().startswith(background.TASKS)]
 

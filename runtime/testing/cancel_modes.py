@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import anyio
 
-from callgate.runtime.call.deadlines import expire_all
+from callgate.runtime.pipeline.deadlines import expire_all
 from callgate.runtime.testing.virtual_time import FAR, Stepping
 from callgate.tools.calls import ToolResult
 
@@ -28,7 +28,7 @@ class Mode:
         self.sent = 0
         self.finished = False
 
-    async def run(self, scenario: Callable[[], Awaitable[object]]) -> Any:
+    async def run(self, scenario: Callable[[], Awaitable[object]]) -> object:
         """Run the scenario inside the construct that ends it."""
         return await scenario()
 
@@ -52,10 +52,10 @@ class TaskOutcome:
     """The outcome of a task: the exception's name, or the returned value."""
 
     raised: str | None
-    returned: Any = None
+    returned: object = None
 
     @classmethod
-    def of(cls, task: asyncio.Task[Any]) -> TaskOutcome:
+    def of(cls, task: asyncio.Task[object]) -> TaskOutcome:
         """Read the outcome of a finished task."""
         if task.cancelled():
             return cls("CancelledError")
@@ -143,7 +143,7 @@ class ScopeThenNative(_ThenNative, AnyioScope):
     """A scope, and then ``task.cancel()``."""
 
     name = "anyio scope, then cancel"
-    begins_as = AnyioScope
+    begins_as: ClassVar[type[Mode] | None] = AnyioScope
 
     def verdict(self, task: asyncio.Task[object], usual: TaskOutcome) -> str | None:
         if not self.native:
@@ -151,12 +151,26 @@ class ScopeThenNative(_ThenNative, AnyioScope):
         return None if task.cancelled() else f"cancellation lost: it ended with {TaskOutcome.of(task)}"
 
 
+class NativeThenScope(ScopeThenNative):
+    """``task.cancel()``, and then a scope, such as while the tool cleans up. The first one takes precedence."""
+
+    name = "cancel, then anyio scope"
+    begins_as = Native
+
+    def cancel_from_outside(self, task: asyncio.Task[object], loop: Stepping) -> None:
+        self.cancellations += 1
+        if self.cancellations == 1:
+            self.native += task.cancel()
+        elif hasattr(self, "scope") and not self.finished:
+            self.scope.cancel()
+
+
 class TimeLimit(Mode):
     """``asyncio.timeout`` around the scenario."""
 
     name = "asyncio.timeout"
 
-    async def run(self, scenario: Callable[[], Awaitable[object]]) -> Any:
+    async def run(self, scenario: Callable[[], Awaitable[object]]) -> object:
         async with asyncio.timeout(FAR) as self.limit:
             return await scenario()
 
@@ -178,8 +192,8 @@ class WaitFor(Mode):
 
     name = "asyncio.wait_for"
 
-    async def run(self, scenario: Callable[[], Awaitable[object]]) -> Any:
-        async def inside() -> Any:
+    async def run(self, scenario: Callable[[], Awaitable[object]]) -> object:
+        async def inside() -> object:
             inner = asyncio.current_task()
             assert inner is not None
             try:
@@ -249,7 +263,7 @@ class NativeThenDeadline(DeadlineThenNative):
 
 SINGLE_MODES: tuple[type[Mode], ...] = (Native, AnyioScope, TimeLimit, WaitFor)
 """Modes that cancel at each callback."""
-PAIRED_MODES: tuple[type[Mode], ...] = (Native, ScopeThenNative)
+PAIRED_MODES: tuple[type[Mode], ...] = (Native, ScopeThenNative, NativeThenScope)
 """Modes that cancel at pairs of callbacks."""
 DEADLINE_MODES: tuple[type[Mode], ...] = (CallDeadline,)
 DEADLINE_PAIRED_MODES: tuple[type[Mode], ...] = (DeadlineThenNative, NativeThenDeadline)

@@ -8,8 +8,8 @@ import functools
 import inspect
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Generator
-from typing import Any, TypeAlias, cast
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator
+from typing import TypeAlias, cast
 
 Error: TypeAlias = BaseException | type[BaseException] | Callable[[], BaseException]
 """The error to raise: an exception, its class, or a function that makes one."""
@@ -84,15 +84,15 @@ class Faults:
         """Raise the error, if there is one."""
         if self.error is None:
             return
-        made: Any = self.error
+        made: object = self.error
         if isinstance(made, type) and issubclass(made, InjectedFault):
             made = made(f"call {self.calls} ({name}) fails on purpose")
         raise cast("BaseException", made() if callable(made) else made)
 
 
-def counting(call: Any, faults: Faults, name: str) -> Any:
+def counting(call: Callable[..., object], faults: Faults, name: str) -> Callable[..., object]:
     """Wrap *call* with the faults in a function of the same kind."""
-    make = _WRAPPERS.get(kind_of_call(call), _plain)
+    make: Callable[..., Callable[..., object]] = _WRAPPERS.get(kind_of_call(call), _plain)
     return make(call, faults, name)
 
 
@@ -110,18 +110,20 @@ def kind_of_call(call: object) -> str:
     return "async manager" if inside is not call and inspect.isasyncgenfunction(inside) else "plain"
 
 
-def _coroutine(call: Any, faults: Faults, name: str) -> object:
+def _coroutine(call: Callable[..., Awaitable[object]], faults: Faults, name: str) -> Callable[..., object]:
     @functools.wraps(call)
-    async def faulty(*args: Any, **kwargs: Any) -> Any:
+    async def faulty(*args: object, **kwargs: object) -> object:
         return await await_with_faults(lambda: call(*args, **kwargs), faults, name)
 
     return faulty
 
 
-async def await_with_faults(call: Any, faults: Faults, name: str) -> Any:
+async def await_with_faults(
+    call: Callable[[], Awaitable[object]] | Awaitable[object], faults: Faults, name: str
+) -> object:
     """Await *call*, or its result if it is a function, with the faults."""
     if not faults.count(name):
-        return await (call() if inspect.isfunction(call) else call)
+        return await (call() if callable(call) else call)
     if not faults.after:
         try:
             await faults.inject(name)
@@ -129,15 +131,17 @@ async def await_with_faults(call: Any, faults: Faults, name: str) -> Any:
             if inspect.iscoroutine(call):
                 call.close()  # avoids the warning about a coroutine that was never awaited
             raise
-    result = await (call() if inspect.isfunction(call) else call)
+    result = await (call() if callable(call) else call)
     if faults.after:
         await faults.inject(name)
     return result
 
 
-def _async_generator(call: Any, faults: Faults, name: str) -> Any:
+def _async_generator(
+    call: Callable[..., AsyncGenerator[object, None]], faults: Faults, name: str
+) -> Callable[..., AsyncGenerator[object, None]]:
     @functools.wraps(call)
-    async def faulty(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
+    async def faulty(*args: object, **kwargs: object) -> AsyncGenerator[object, None]:
         due = faults.count(name)
         if due and not faults.after:
             await faults.inject(name)
@@ -153,9 +157,11 @@ def _async_generator(call: Any, faults: Faults, name: str) -> Any:
     return faulty
 
 
-def _generator(call: Any, faults: Faults, name: str) -> Any:
+def _generator(
+    call: Callable[..., Generator[object, object, object]], faults: Faults, name: str
+) -> Callable[..., object]:
     @functools.wraps(call)
-    def faulty(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+    def faulty(*args: object, **kwargs: object) -> Generator[object, object, object]:
         if faults.count(name):
             faults.inject_sync(name)
         return (yield from call(*args, **kwargs))
@@ -163,8 +169,8 @@ def _generator(call: Any, faults: Faults, name: str) -> Any:
     return faulty
 
 
-def _plain(call: Any, faults: Faults, name: str) -> Any:
-    def faulty(*args: Any, **kwargs: Any) -> Any:
+def _plain(call: Callable[..., object], faults: Faults, name: str) -> Callable[..., object]:
+    def faulty(*args: object, **kwargs: object) -> object:
         if faults.count(name):
             faults.inject_sync(name)
         return call(*args, **kwargs)
@@ -172,12 +178,12 @@ def _plain(call: Any, faults: Faults, name: str) -> Any:
     return faulty if inspect.isclass(call) else functools.wraps(call, updated=())(faulty)
 
 
-def _async_manager(call: Any, faults: Faults, name: str) -> object:
+def _async_manager(call: Callable[..., object], faults: Faults, name: str) -> Callable[..., object]:
     """A function with ``@asynccontextmanager``: entering it waits and fails."""
     return contextlib.asynccontextmanager(_async_generator(inspect.unwrap(call), faults, name))
 
 
-_WRAPPERS: dict[str, Callable[[Any, Faults, str], Any]] = {
+_WRAPPERS: dict[str, Callable[..., Callable[..., object]]] = {
     "coroutine": _coroutine,
     "async generator": _async_generator,
     "generator": _generator,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Awaitable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterator
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal, TypeVar, cast
 
 from callgate.runtime.testing.fault_calls import Error, Faults, await_with_faults, counting, kind_of_call
@@ -108,7 +109,7 @@ class _Proxy:
         counted = not name.startswith("_") and callable(found) and not inspect.isclass(found)
         return self._callgate_wrap(found, name) if counted and (only is None or name in only) else found
 
-    def _callgate_wrap(self, call: object, name: str) -> Any:
+    def _callgate_wrap(self, call: Callable[..., object], name: str) -> object:
         return counting(call, self._callgate_faults, name)
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -117,7 +118,7 @@ class _Proxy:
     def __delattr__(self, name: str) -> None:
         delattr(self._callgate_target, name)
 
-    def __call__(self, *args: object, **kwargs: object) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         target = self._callgate_target
         return counting(target, self._callgate_faults, getattr(target, "__name__", "call"))(*args, **kwargs)
 
@@ -139,31 +140,35 @@ class _Proxy:
     def __len__(self) -> int:
         return len(self._callgate_target)
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[object]:
         return iter(self._callgate_target)
 
     def __contains__(self, item: object) -> bool:
         return item in self._callgate_target
 
-    def __getitem__(self, key: object) -> Any:
+    def __getitem__(self, key: object) -> object:
         return self._callgate_target[key]
 
     def __setitem__(self, key: object, value: object) -> None:
         self._callgate_target[key] = value
 
-    def __enter__(self) -> Any:
+    def __enter__(self) -> object:
         entered = self._callgate_target.__enter__()
         return self if entered is self._callgate_target else entered
 
-    def __exit__(self, *error: object) -> Any:
+    def __exit__(self, *error: object) -> object:
         return self._callgate_target.__exit__(*error)
 
-    async def __aenter__(self) -> Any:
+    async def __aenter__(self) -> object:
         entered = await self._callgate_target.__aenter__()
         return self if entered is self._callgate_target else entered
 
-    async def __aexit__(self, *error: object) -> Any:
+    async def __aexit__(self, *error: object) -> object:
         return await self._callgate_target.__aexit__(*error)
+
+
+_VIEWS = ("in_namespace", "signed")
+"""Methods that return the same store for other records, or with signatures."""
 
 
 class _StoreProxy(_Proxy):
@@ -177,7 +182,7 @@ class _StoreProxy(_Proxy):
             return found
         return _StoreProxy(found, self._callgate_faults, None, f"{self._callgate_name}{name}.")
 
-    def _callgate_wrap(self, call: Any, name: str) -> Any:
+    def _callgate_wrap(self, call: Callable[..., object], name: str) -> object:
         faults, full = self._callgate_faults, f"{self._callgate_name}{name}"
         if kind_of_call(call) in {"coroutine", "async generator"}:
             return counting(call, faults, full)
@@ -185,16 +190,18 @@ class _StoreProxy(_Proxy):
             return call
 
         @functools.wraps(call)
-        def plain(*args: Any, **kwargs: Any) -> Any:
+        def plain(*args: object, **kwargs: object) -> object:
             given = call(*args, **kwargs)
             if inspect.isawaitable(given):
                 return await_with_faults(given, faults, full)
+            if name in _VIEWS:
+                return _StoreProxy(given, faults, None, self._callgate_name)
             entered = hasattr(type(given), "__aenter__")
             return _StoreProxy(given, faults, None, f"{full}.") if entered else given
 
         return plain
 
-    async def __aenter__(self) -> Any:
+    async def __aenter__(self) -> object:
         target, faults, name = self._callgate_target, self._callgate_faults, self._callgate_name
         due = faults.count(f"{name}enter")
         if due and not faults.after:
@@ -207,7 +214,7 @@ class _StoreProxy(_Proxy):
         simple = entered is None or isinstance(entered, str | bytes | int | float | list | tuple | dict | set)
         return entered if simple else _StoreProxy(entered, faults, None, name)
 
-    async def __aexit__(self, *error: object) -> Any:
+    async def __aexit__(self, *error: object) -> object:
         target, faults, name = self._callgate_target, self._callgate_faults, f"{self._callgate_name}exit"
         if not faults.count(name):
             return await target.__aexit__(*error)
@@ -228,7 +235,7 @@ def _is_part(kind: type) -> bool:
     return any(kind_of_call(method) in {"coroutine", "async generator"} for method in methods)
 
 
-async def _lost(entered: Any, strike: Awaitable[None]) -> None:
+async def _lost(entered: AbstractAsyncContextManager[object], strike: Awaitable[None]) -> None:
     """Leave a context manager whose entry was lost, as a server ends the transaction of a broken connection."""
     try:
         await strike

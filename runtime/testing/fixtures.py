@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, Unpack
+from typing import Protocol, Unpack
 
-from callgate.runtime.call.options import CallOptions
 from callgate.runtime.gate import Gate
+from callgate.runtime.pipeline.options import CallOptions
 from callgate.runtime.testing.cancel import Scenario, SweepReport
 from callgate.runtime.testing.cancel_modes import Mode
 from callgate.runtime.testing.model.requests import ModelRequest
@@ -52,8 +52,8 @@ class TraceCall(Protocol):
     async def __call__(
         self,
         gate: Gate,
-        call: ToolCall | HydrationResult | Any,
-        arguments: Mapping[str, Any] | str | None = ...,
+        call: ToolCall | HydrationResult | object,
+        arguments: Mapping[str, object] | str | None = ...,
         *,
         user: User = ...,
         as_text: bool = ...,

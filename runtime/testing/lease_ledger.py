@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable
-from typing import Any
 
 UNITS = 2
 """Units of one lease, so that an incomplete acquire shows as one unit."""
@@ -29,8 +28,8 @@ class LeaseLedger:
         self.taken = 0
         self.in_order = True
         self.may_outlive_call: Callable[[], bool] = lambda: False
-        self.scratch: dict[str, Any] = {}
-        self.watched: dict[str, tuple[Callable[[], Any], Any]] = {}
+        self.scratch: dict[str, object] = {}
+        self.watched: dict[str, tuple[Callable[[], object], object]] = {}
 
     def watch(self, name: str, reading: Callable[[], object]) -> None:
         """Watch a value: if *reading* returns another value after the scenario than now, *name* leaked or was late."""

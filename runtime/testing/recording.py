@@ -64,7 +64,7 @@ class RecordingHook(Hook):
     ) -> Self:
         """Make an object of a class that has the methods for *stages*: hooks are compiled from their class."""
         wanted = frozenset(Stage) if stages is None else frozenset(map(as_stage, stages))
-        kind: Any = cls
+        kind: object = cls
         made: Any = _watching(kind, wanted | {RELEASE_OF[stage] for stage in wanted & RELEASE_OF.keys()})
         return object.__new__(made)  # type: ignore[no-any-return]
 
@@ -114,7 +114,7 @@ class RecordingHook(Hook):
 
 @lru_cache(maxsize=256)
 def _watching(cls: Any, stages: frozenset[Stage]) -> type[RecordingHook]:
-    methods: dict[str, Any] = {stage.value: _method(stage) for stage in stages}
+    methods: dict[str, object] = {stage.value: _method(stage) for stage in stages}
     if Stage.AROUND_EXECUTE in stages:
         methods[Stage.AROUND_EXECUTE.value] = _around
     if Stage.WILL_READ_CACHE in stages:  # a hook in this stage would count as a cache miss; its filter does not

@@ -6,14 +6,14 @@ import json
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Unpack
 
 from callgate.errors import UnknownTool
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.stages import Stage
 from callgate.hooks.stock.records.masking import ShownInput
-from callgate.runtime.call.options import CallOptions
 from callgate.runtime.gate import Gate
+from callgate.runtime.pipeline.options import CallOptions
 from callgate.runtime.testing.trace_log import TracedLease, TraceLog, step_name
 from callgate.tools.arguments.hydration import HydrationResult
 from callgate.tools.calls import ANONYMOUS, ToolCall, ToolResult, User
@@ -138,8 +138,8 @@ class Trace:
 
 async def trace(
     gate: Gate,
-    call: ToolCall | HydrationResult | Any,
-    arguments: Mapping[str, Any] | str | None = None,
+    call: ToolCall | HydrationResult | object,
+    arguments: Mapping[str, object] | str | None = None,
     *,
     user: User = ANONYMOUS,
     as_text: bool = True,

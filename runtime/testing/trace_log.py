@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from callgate.hooks.context import InvokeContext
-from callgate.hooks.run import Run
 from callgate.hooks.stages import RELEASE_OF, STAGES
-from callgate.hooks.step import Step
+from callgate.hooks.state.facts import TraceRow
+from callgate.hooks.state.run import Run
+from callgate.hooks.state.step import PlanStep, plan_step
 
 
-def step_name(step: Step) -> str:
+def step_name(step: PlanStep) -> str:
     """The name of a step, such as ``"Permits.will_acquire_semaphore"``; that of a built-in step is in brackets."""
     return f"{step.name if step.hook is not None else f'[{step.name}]'}.{step.stage}"
 
@@ -62,21 +63,21 @@ class _LeaseEvent:
     key: int
     name: str
     gives: bool
-    row: list[Any] | None = None
-    step: Step | None = None
+    row: TraceRow | None = None
+    step: PlanStep | None = None
 
 
 class TraceLog:
     """The rows and the leases of one traced call."""
 
     def __init__(self) -> None:
-        self._rows: list[tuple[list[Any], Step]] = []
+        self._rows: list[tuple[list[object], PlanStep]] = []
         self._events: list[_LeaseEvent] = []
         self.ctx: InvokeContext | None = None
         self._releases: set[int] = set()
-        self._kept: list[Any] = []  # keeps the objects alive whose ids are keys
+        self._kept: list[object] = []  # keeps the objects alive whose ids are keys
 
-    def follow(self, ctx: InvokeContext) -> list[Any]:
+    def follow(self, ctx: InvokeContext) -> list[TraceRow]:
         """Return the list for the engine's rows, and record what ``ctx.lease`` enters."""
         self.ctx = ctx
         ctx.run.watch = self._watched
@@ -85,13 +86,15 @@ class TraceLog:
     def _watched(self, ctx: InvokeContext, manager: AbstractAsyncContextManager[object]) -> _WatchedManager:
         return _WatchedManager(manager, self, f"lease of {step_name(ctx.run.step)}")
 
-    def rows_and_steps(self) -> Iterator[tuple[list[Any], Step]]:
+    def rows_and_steps(self) -> Iterator[tuple[TraceRow, PlanStep]]:
         """The rows that the engine wrote, each with its step."""
         yield from self._rows
 
-    def began(self, row: list[Any], run: Run[InvokeContext]) -> None:
+    def began(self, row: TraceRow, run: Run[InvokeContext]) -> None:
         """Record that a step began; the engine completes its row later."""
         step = run.step
+        if (step.stage, step.name) != (row[0], row[1]):  # the unit of work ends while its tool is the current step
+            step = plan_step(row[0], row[1])
         self._rows.append((row, step))
         if step.release is not None:
             self._releases.add(id(step.release[2]))
@@ -108,7 +111,9 @@ class TraceLog:
         """Record that a context manager of ``ctx.lease`` was entered or left."""
         self._note(manager, name, gives=gives, row=[None, None, failed or "ok"])
 
-    def _note(self, what: object, name: str, *, gives: bool = False, row: list[Any], step: Step | None = None) -> None:
+    def _note(
+        self, what: object, name: str, *, gives: bool = False, row: list[object], step: PlanStep | None = None
+    ) -> None:
         self._kept.append(what)
         self._events.append(_LeaseEvent(id(what), name, gives, row, step))
 
@@ -137,7 +142,7 @@ class TraceLog:
         )
 
 
-def _refused(step: Step | None, ctx: InvokeContext | None) -> bool:
+def _refused(step: PlanStep | None, ctx: InvokeContext | None) -> bool:
     """True if an acquire failed by returning a value: the engine ends the call, and no lease is held."""
     if ctx is None or step is None or ctx.run.failed_in is not step:
         return False
@@ -145,23 +150,23 @@ def _refused(step: Step | None, ctx: InvokeContext | None) -> bool:
     return isinstance(error, TypeError) or isinstance(getattr(error, "__cause__", None), TypeError)
 
 
-class _Rows(list[Any]):
+class _Rows(list[TraceRow]):
     """The rows of a trace: as the engine adds one, ``run.step`` is the step of that row."""
 
     def __init__(self, log: TraceLog, run: Run[InvokeContext]) -> None:
         super().__init__()
         self._log, self._run = log, run
 
-    def append(self, row: Any) -> None:
+    def append(self, row: TraceRow) -> None:
         super().append(row)
         self._log.began(row, self._run)
 
 
-class _WatchedManager(AbstractAsyncContextManager[Any]):
+class _WatchedManager(AbstractAsyncContextManager[object]):
     def __init__(self, manager: AbstractAsyncContextManager[object], log: TraceLog, name: str) -> None:
         self._manager, self._log, self._name = manager, log, name
 
-    async def __aenter__(self) -> Any:
+    async def __aenter__(self) -> object:
         resource = await self._manager.__aenter__()
         self._log.managed(self, self._name)
         return resource

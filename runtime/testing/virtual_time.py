@@ -10,7 +10,8 @@ import asyncio
 import contextvars
 import functools
 import selectors
-from collections.abc import Callable, Coroutine
+import threading
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Self, TypeVar, cast
 
 T = TypeVar("T")
@@ -34,8 +35,10 @@ class _Jumping(selectors.DefaultSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         found = super().select(0)
-        if found or timeout == 0:
+        if timeout == 0:
             self.loop.now += ITERATION
+        elif found:  # another thread or a socket: the clock waits for timers
+            return found
         elif timeout is not None:
             self.loop.now += timeout
         else:
@@ -48,6 +51,7 @@ class _Jumping(selectors.DefaultSelector):
 class Stepping(asyncio.AbstractEventLoop):
     """A mixin for event loops: counts the callbacks and acts before the k-th."""
 
+    thread: int
     steps: int
     tasks_made: int
     acts: dict[int, Callable[[], object]]
@@ -55,7 +59,8 @@ class Stepping(asyncio.AbstractEventLoop):
     faults: list[str]
 
     def prepare(self) -> None:
-        """Initialise the loop once."""
+        """Initialise the loop once, in its thread."""
+        self.thread = threading.get_ident()
         self.start_over()
         self.set_exception_handler(self._note)
         self.set_task_factory(self._make_task)
@@ -65,13 +70,16 @@ class Stepping(asyncio.AbstractEventLoop):
         self.steps = self.tasks_made = 0
         self.acts, self.far, self.faults = {}, [], []
 
-    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> object:  # type: ignore[override]
+    def call_soon(self, callback: object, *args: object, context: object = None) -> object:  # type: ignore[override]
         """Schedule a callback, and count it."""
         return cast("Any", super()).call_soon(self._step, callback, args, context=context)
 
-    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> object:  # type: ignore[override]
-        """Schedule a callback, and count it."""
-        return cast("Any", super()).call_soon_threadsafe(self._step, callback, args, context=context)
+    def call_soon_threadsafe(self, callback: object, *args: object, context: object = None) -> object:  # type: ignore[override]
+        """Schedule a callback, and count it if it comes from the loop's own thread: others have times of their own."""
+        soon = cast("Any", super()).call_soon_threadsafe
+        if threading.get_ident() != self.thread:
+            return soon(callback, *args, context=context)
+        return soon(self._step, callback, args, context=context)
 
     def timed(
         self, real: Callable[..., Any], at: float, delay: float, callback: Any, args: Any, context: Any
@@ -112,7 +120,7 @@ class Stepping(asyncio.AbstractEventLoop):
         self.tasks_made += 1
         return asyncio.Task(coroutine, loop=loop, **options)
 
-    def _note(self, loop: object, context: dict[str, Any]) -> None:
+    def _note(self, loop: object, context: Mapping[str, object]) -> None:
         self.faults.append(f"{context.get('message')}: {context.get('exception')!r}")
 
 
@@ -131,7 +139,7 @@ class StepLoop(Stepping, asyncio.SelectorEventLoop):  # type: ignore[misc]
         """Virtual seconds."""
         return self.now
 
-    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> object:  # type: ignore[override]
+    def call_at(self, when: float, callback: object, *args: object, context: object = None) -> object:  # type: ignore[override]
         """Schedule a timer, and count it when it fires."""
         real = functools.partial(asyncio.SelectorEventLoop.call_at, self)
         return self.timed(real, when, when - self.now, callback, args, context)
@@ -179,7 +187,7 @@ class VirtualTime:
         """Virtual seconds since this object was made."""
         return self.loop.now - self._began
 
-    def run(self, main: Coroutine[Any, Any, T]) -> T:
+    def run(self, main: Coroutine[object, None, T]) -> T:
         """Run a coroutine to its end and return its result; may be called several times.
 
         Raises:
@@ -199,7 +207,7 @@ class VirtualTime:
         self.close()
 
 
-def run_virtual(main: Coroutine[Any, Any, T], loop: StepLoop | None = None) -> T:
+def run_virtual(main: Coroutine[object, None, T], loop: StepLoop | None = None) -> T:
     """Run a coroutine like ``asyncio.run``, on virtual time: an hour's sleep takes no time.
 
     Raises:

@@ -65,13 +65,13 @@ class Discovery:
         if isinstance(name, str) and name not in NAMES and name in self._gate.registry:
             record = self._gate.registry.get(name)
             safe = self._allow_unsafe or record.definition.safe is not False
-            if safe and self._gate._plans.may_see(record, user):
+            if safe and self._gate.may_see(name, user):
                 return record
         raise UnknownTool("no such tool")
 
     def _search(self) -> object:
         @tool(name="search_tools", effect="read")
-        async def search_tools(query: str, ctx: ToolContext, limit: int = 5) -> list[dict[str, Any]]:  # noqa: D417  (a model reads this)
+        async def search_tools(query: str, ctx: ToolContext, limit: int = 5) -> list[dict[str, object]]:  # noqa: D417  (a model reads this)
             """Find tools that fit a task. Describe the task in plain words; then read the tool, then call it.
 
             Args:
@@ -100,7 +100,7 @@ class Discovery:
 
     def _describe(self) -> object:
         @tool(name="describe_tool", effect="read")
-        async def describe_tool(name: str, ctx: ToolContext) -> dict[str, Any]:  # noqa: D417  (a model reads this)
+        async def describe_tool(name: str, ctx: ToolContext) -> dict[str, object]:  # noqa: D417  (a model reads this)
             """Read the description and the parameters of a tool that search_tools found.
 
             Args:
@@ -111,10 +111,10 @@ class Discovery:
 
         return describe_tool
 
-    def _call(self) -> Any:
+    def _call(self) -> object:
         # The called tool determines the effect, so this one declares none and is never cached, retried or parallel.
         @tool(name="call_tool", output_schema=False, parallel=False, hooks=[_Callee(self)])
-        async def call_tool(name: str, arguments: dict[str, Any], ctx: ToolContext) -> Any:  # noqa: D417  (a model reads this)
+        async def call_tool(name: str, arguments: dict[str, object], ctx: ToolContext) -> object:  # noqa: D417  (a model reads this)
             """Call a tool that search_tools found, with arguments as describe_tool shows its parameters.
 
             Args:

@@ -30,7 +30,7 @@ class Observation:
     at: datetime
     type: ObservationType = ObservationType.TOOL_EXECUTION
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """The JSON form, under the documents' names."""
         return {
             "type": self.type.value,
@@ -79,7 +79,7 @@ class ToolSystemFault:
     tool: str | None = None
     error: BaseException | None = None
 
-    def to_log(self) -> dict[str, Any]:
+    def to_log(self) -> dict[str, object]:
         """Return flat fields for a log: no values, and only the type of the error."""
         fields = {
             "event": self.event,
@@ -92,7 +92,7 @@ class ToolSystemFault:
         return {name: value for name, value in fields.items() if value is not None}
 
 
-async def ask(function: Callable[..., object], *arguments: object) -> Any:
+async def ask(function: Callable[..., object], *arguments: object) -> object:
     """Call a method of the application, async or plain."""
     answer = function(*arguments)
     return await answer if inspect.isawaitable(answer) else answer

@@ -6,15 +6,17 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Self
 
 from callgate.errors import CallgateError
+from callgate.providers.guesses import Explained, explain_camel_case
 from callgate.providers.logs import LogEvent, emit
-from callgate.runtime.call import batch
-from callgate.runtime.call.leases import Carried
 from callgate.runtime.gate import Gate
 from callgate.runtime.models import codec
+from callgate.runtime.pipeline import batch
+from callgate.runtime.pipeline.shield import Shielded
 from callgate.runtime.tool_system.observations import Observation, ObservationManager, ToolSystemFault, ask, ask_within
+from callgate.runtime.tool_system.own_gate import RegistryGate
 from callgate.runtime.tool_system.threads import (
     ALL_TOOLS,
     EnabledTools,
@@ -26,18 +28,21 @@ from callgate.tools.calls import ANONYMOUS, ErrorInfo, Outcome, ToolCall, ToolRe
 from callgate.tools.declaring.executor import ToolSchema
 from callgate.tools.definition import ToolDefinition
 from callgate.tools.execution import CURRENT, ExecutionContext
+from callgate.tools.registry import ToolRegistry
 
 PATIENCE = 10.0
 """Default timeout, in seconds, of one call of a state manager or an observation manager."""
 
-Planned = ParsedToolCall | ToolCall | HydrationResult | Mapping[str, Any]
+Planned = ParsedToolCall | ToolCall | HydrationResult | Mapping[str, object]
 
 
-class ToolSystem:
-    """Runs a thread's plan of calls through an open gate: checks enabled tools and records each call.
+@explain_camel_case
+class ToolSystem(metaclass=Explained):
+    """Runs a thread's plan of calls through a gate: checks enabled tools and records each call.
 
     Args:
-        gate: the gate of every call; it may deny an enabled tool.
+        gate: the open gate of every call; it may deny an enabled tool. Or a ``ToolRegistry``: then the tool system makes
+            a gate of its own, opens it before the first plan, and closes it at the end of ``async with`` or in ``close``.
         state: returns the tools that a thread may use; None allows all. An unknown thread or a failure allows none.
         observations: records every call of every plan; None records nothing.
         on_fault: receives the failures of ``state`` and ``observations``; an error that it raises is logged.
@@ -46,14 +51,15 @@ class ToolSystem:
 
     Raises:
         ValueError: ``at_once`` or ``patience`` is not positive.
+        TypeError: *gate* is neither a gate nor a registry.
     """
 
     def __init__(
         self,
-        gate: Gate,
-        *,
+        gate: Gate | ToolRegistry,
         state: StateManager | None = None,
         observations: ObservationManager | None = None,
+        *,
         on_fault: Callable[[ToolSystemFault], object] | None = None,
         at_once: int = 16,
         patience: float = PATIENCE,
@@ -62,12 +68,39 @@ class ToolSystem:
             raise ValueError("at_once must be at least 1")
         if not patience > 0:
             raise ValueError("patience must be positive")
+        self._own: RegistryGate | None = None
+        if isinstance(gate, ToolRegistry):
+            self._own = RegistryGate(gate, guarded=state is not None)
+            gate = self._own.gate
+        elif not isinstance(gate, Gate):
+            raise TypeError("ToolSystem takes an open gate or a registry; write ToolSystem(ToolRegistry(tools), state)")
         self.gate = gate
         self.state = state
         self.observations = observations
         self.on_fault = on_fault
         self.at_once = at_once
         self.patience = patience
+
+    async def open(self) -> Self:
+        """Open the gate of a tool system that was made of a registry; the first plan does so, too.
+
+        Raises:
+            RegistrationError: the gate may not open with these tools; the message has the line to write.
+        """
+        if self._own is not None:
+            await self._own.open()
+        return self
+
+    async def close(self) -> None:
+        """Close the gate of a tool system that was made of a registry."""
+        if self._own is not None:
+            await self.gate.close()
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
 
     # ------------------------------------------------------------------ enabled tools
 
@@ -96,7 +129,7 @@ class ToolSystem:
         session_id: str | None = None,
         deadline: float | None = None,
     ) -> list[ToolResult]:
-        """Run a plan and return one result for each call, in order; only a cancellation raises.
+        """Run a plan and return one result for each call, in order. No failure of a call raises.
 
         Each call passes three steps: check that the tool is enabled, call it through the gate, record the result.
         Calls run together as in ``gate.call_many``. ``result.to_status()`` has the shape of the source documents.
@@ -105,7 +138,9 @@ class ToolSystem:
 
         Raises:
             CancelledError: after every running call has ended and each call of the plan is recorded.
+            RegistrationError: the gate of a registry may not open; see ``open``.
         """
+        await self.open()
         user_id = None if user == ANONYMOUS else user.id
         plan = _Plan(self, calls, ExecutionContext(thread_id, trace_id, user_id, session_id))
         options = {"session_id": session_id, "request_id": trace_id, "deadline": deadline}
@@ -140,6 +175,8 @@ class ToolSystem:
 
     async def _visible(self, thread_id: str, user: User) -> list[ToolDefinition]:
         enabled = await self._enabled(thread_id)
+        if self._own is not None:
+            self._own.follow()
         return [definition for definition in self.gate.definitions(user=user) if definition.name in enabled]
 
     def _tell(self, fault: ToolSystemFault) -> None:
@@ -191,16 +228,16 @@ class _Plan:
         """Return True when the call may run beside others."""
         return self.system.gate.runs_in_parallel(slot.given)
 
-    async def call(self, slot: _Slot, *, user: User, **options: Any) -> ToolResult:
+    async def call(self, slot: _Slot, *, user: User, **options: object) -> ToolResult:
         """Check, run and record one call; a cancelled call is recorded, too."""
-        began = self.system.gate._now()
+        began = self.system.gate.services.monotonic()
         cancelled: asyncio.CancelledError | None = None
         try:
             result = await self._run(slot, user, options)
         except asyncio.CancelledError as error:
             cancelled, result = error, _cancelled(slot)
         if result.duration is None:
-            result = replace(result, duration=self.system.gate._now() - began)
+            result = replace(result, duration=self.system.gate.services.monotonic() - began)
         slot.result = result
         cancelled = _worthier(cancelled, await self._record(slot, self.system.patience))
         if cancelled is not None:
@@ -221,9 +258,9 @@ class _Plan:
         call = slot.call
         enabled = await self.system._enabled(self.context.thread_id, **self._ids(slot))
         if call.name not in enabled:  # before the look-up, to hide which tools exist
-            told = ErrorInfo("not_enabled", "This tool is not enabled.", correlation_id=self.context.trace_id)
+            info = ErrorInfo("not_enabled", "This tool is not enabled.", correlation_id=self.context.trace_id)
             return ToolResult(
-                call.id, call.name, Outcome.DENIED, error=told, provenance={"not_enabled": enabled.reason}
+                call.id, call.name, Outcome.DENIED, error=info, provenance={"not_enabled": enabled.reason}
             )
         slot.started = True
         try:
@@ -233,8 +270,8 @@ class _Plan:
             code, public = "error", CallgateError.default_public
             if isinstance(error, CallgateError):
                 code, public = error.code, error.public
-            told = ErrorInfo(code, public, correlation_id=self.context.trace_id)
-            return ToolResult(call.id, call.name, Outcome.ERROR, error=told)
+            info = ErrorInfo(code, public, correlation_id=self.context.trace_id)
+            return ToolResult(call.id, call.name, Outcome.ERROR, error=info)
 
     async def _record(self, slot: _Slot, limit: float) -> asyncio.CancelledError | None:
         """Record the result once, under a shield; return a cancellation received meanwhile."""
@@ -242,14 +279,14 @@ class _Plan:
         if manager is None or slot.result is None:
             return None
         gate = self.system.gate
-        at = datetime.fromtimestamp(gate._now() + gate._engine.wall_offset, UTC)
+        at = datetime.fromtimestamp(gate.services.clock.now(), UTC)
         observation = Observation(slot.result, self.context.thread_id, self.context.trace_id, at)
-        carried = Carried(ask(manager.record, observation), limit=max(limit, 0.0))
+        shielded = Shielded(ask(manager.record, observation), limit=max(limit, 0.0))
         try:
-            await carried.run()
+            await shielded.run()
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  (recording breaks nothing)
             self._unrecorded(slot, error)  # the shield holds outer cancellations, so this one is the manager's
-        return carried.held
+        return shielded.deferred
 
     def _unrecorded(self, slot: _Slot, error: BaseException) -> None:
         self._tell("tool_system.observation_failed", slot, error)
@@ -267,12 +304,14 @@ class _Plan:
 
 def _cancelled(slot: _Slot) -> ToolResult:
     """Return the result of a cancelled call; its error code tells whether the call had started."""
-    told = ErrorInfo("not_started", "The call was cancelled before it began.")
+    info = ErrorInfo("not_started", "The call was cancelled before it began.")
     if slot.started:
-        told = ErrorInfo("cancelled", "The call was cancelled; it may have taken effect.")
-    return ToolResult(slot.call.id, slot.call.name, Outcome.CANCELLED, error=told)
+        info = ErrorInfo("cancelled", "The call was cancelled; it may have taken effect.")
+    return ToolResult(slot.call.id, slot.call.name, Outcome.CANCELLED, error=info)
 
 
-def _worthier(first: asyncio.CancelledError | None, later: asyncio.CancelledError | None) -> Any:
+def _worthier(
+    first: asyncio.CancelledError | None, later: asyncio.CancelledError | None
+) -> asyncio.CancelledError | None:
     """Return the first of two cancellations, or the later if only it has the message of an anyio cancel scope."""
     return later if first is None or (later is not None and later.args and not first.args) else first

@@ -37,27 +37,28 @@ if TYPE_CHECKING:
     from callgate.runtime.conversation.converse import converse as converse
     from callgate.runtime.conversation.converse import converse_events as converse_events
     from callgate.runtime.conversation.events import Conversation as Conversation
-    from callgate.runtime.effects.ledger import Effects as Effects
-    from callgate.runtime.faces.bound import Bound as Bound
-    from callgate.runtime.faces.explain import DryRun as DryRun
-    from callgate.runtime.faces.options import Options as Options
-    from callgate.runtime.faces.options import Sessions as Sessions
     from callgate.runtime.gate import Gate as Gate
+    from callgate.runtime.gate.bound import Bound as Bound
+    from callgate.runtime.gate.explain import DryRun as DryRun
     from callgate.runtime.hosts.asgi.face import asgi as asgi
     from callgate.runtime.hosts.asgi.face import bound as bound
     from callgate.runtime.jobs.jobs import JobHandle as JobHandle
-    from callgate.runtime.jobs.options import Jobs as Jobs
     from callgate.runtime.models import codec as codec
-    from callgate.runtime.standalone import hydrate_without_gate as hydrate_without_gate
-    from callgate.runtime.standalone import invoke_tool as invoke_tool
+    from callgate.runtime.options.gate import Effects as Effects
+    from callgate.runtime.options.gate import Options as Options
+    from callgate.runtime.options.gate import Sessions as Sessions
+    from callgate.runtime.options.gate import Suspensions as Suspensions
+    from callgate.runtime.options.jobs import Jobs as Jobs
+    from callgate.runtime.pipeline.standalone import hydrate_without_gate as hydrate_without_gate
+    from callgate.runtime.pipeline.standalone import invoke_tool as invoke_tool
     from callgate.runtime.suspensions.decisions import Approve as Approve
     from callgate.runtime.suspensions.decisions import Decision as Decision
     from callgate.runtime.suspensions.decisions import Deny as Deny
     from callgate.runtime.suspensions.decisions import Edit as Edit
     from callgate.runtime.suspensions.decisions import Pending as Pending
     from callgate.runtime.suspensions.decisions import Respond as Respond
-    from callgate.runtime.suspensions.record_keeping import Suspensions as Suspensions
     from callgate.tools.approval import Approval as Approval
+    from callgate.tools.approval import Question as Question
     from callgate.tools.arguments.hydration import HydrationResult as HydrationResult
     from callgate.tools.calls import ErrorInfo as ErrorInfo
     from callgate.tools.calls import Outcome as Outcome
@@ -83,8 +84,8 @@ else:
         {
             "Approval": "callgate.tools.approval",
             "Approve": "callgate.runtime.suspensions.decisions",
-            "Bound": "callgate.runtime.faces.bound",
-            "DryRun": "callgate.runtime.faces.explain",
+            "Bound": "callgate.runtime.gate.bound",
+            "DryRun": "callgate.runtime.gate.explain",
             "CallgateError": "callgate.errors",
             "Conversation": "callgate.runtime.conversation.events",
             "DeadlineExceeded": "callgate.errors",
@@ -95,7 +96,7 @@ else:
             "Edit": "callgate.runtime.suspensions.decisions",
             "Effect": "callgate.tools.definition",
             "EffectClaim": "callgate.providers.execution_scope",
-            "Effects": "callgate.runtime.effects.ledger",
+            "Effects": "callgate.runtime.options.gate",
             "ErrorInfo": "callgate.tools.calls",
             "Gate": "callgate.runtime.gate",
             "GateClosed": "callgate.errors",
@@ -105,24 +106,25 @@ else:
             "InvocationError": "callgate.errors",
             "InvokeContext": "callgate.hooks.context",
             "JobHandle": "callgate.runtime.jobs.jobs",
-            "Jobs": "callgate.runtime.jobs.options",
+            "Jobs": "callgate.runtime.options.jobs",
             "Limits": "callgate.tools.limits",
             "ModelError": "callgate.errors",
             "NoSchemaMode": "callgate.tools.definition",
-            "Options": "callgate.runtime.faces.options",
+            "Options": "callgate.runtime.options.gate",
             "Outcome": "callgate.tools.calls",
             "OutcomeUnknown": "callgate.errors",
             "Pending": "callgate.runtime.suspensions.decisions",
             "Provide": "callgate.providers.provide",
             "ProviderRegistry": "callgate.providers.registry",
+            "Question": "callgate.tools.approval",
             "RegistrationError": "callgate.errors",
             "Respond": "callgate.runtime.suspensions.decisions",
             "RetryLater": "callgate.errors",
             "Scoped": "callgate.providers.scoped",
-            "Sessions": "callgate.runtime.faces.options",
+            "Sessions": "callgate.runtime.options.gate",
             "Stage": "callgate.hooks.stages",
             "Suspended": "callgate.errors",
-            "Suspensions": "callgate.runtime.suspensions.record_keeping",
+            "Suspensions": "callgate.runtime.options.gate",
             "ToolCall": "callgate.tools.calls",
             "ToolComponent": "callgate.tools.declaring.component",
             "ToolContext": "callgate.tools.context",
@@ -141,8 +143,8 @@ else:
             "configure_logging": "callgate.providers.logs",
             "converse": "callgate.runtime.conversation.converse",
             "converse_events": "callgate.runtime.conversation.converse",
-            "hydrate_without_gate": "callgate.runtime.standalone",
-            "invoke_tool": "callgate.runtime.standalone",
+            "hydrate_without_gate": "callgate.runtime.pipeline.standalone",
+            "invoke_tool": "callgate.runtime.pipeline.standalone",
             "on": "callgate.hooks.base",
             "pick_tools": "callgate.tools.picking.pick",
             "tool": "callgate.tools.declaring.declare",

@@ -1,10 +1,11 @@
 """Lazy imports for the public modules: a name is imported from the module that defines it on first use."""
 
+import re
 import sys
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from importlib import import_module
-from typing import Any
+from typing import Any, ClassVar
 
 FACES = (
     "callgate",
@@ -14,6 +15,7 @@ FACES = (
     "callgate.jobs",
     "callgate.mcp",
     "callgate.picking",
+    "callgate.ports",
     "callgate.threads",
     "callgate.tools",
     "callgate.testing",
@@ -30,15 +32,32 @@ GUESSES = {
     "Context": "from callgate import ToolContext",
     "ControlFlow": "from callgate.errors import ControlRespond",
     "Depends": "from callgate import Provide",
+    "FakeModel": "from callgate.testing import ScriptedModel",
     "FastMCP": "from callgate.mcp import server",
+    "IToolExecutor": "from callgate.tools import ToolExecutor",
+    "ToolResolveFn": "from callgate import Options",
+    "defaultScorer": "from callgate.picking import keyword_overlap",
+    "default_scorer": "from callgate.picking import keyword_overlap",
+    "mapToolDefinitionToTool": "from callgate import codec",
+    "convertToDefinition": "from callgate import ToolDefinition",
+    "parseToolArguments": "from callgate import Gate",
+    "executeTools": "from callgate.threads import ToolSystem",
+    "toolCall": "from callgate.models import Client",
+    "TOOL_EXECUTION": "from callgate.threads import Observation",
     "HTTPException": "from callgate import ToolError",
     "Inject": "from callgate import Provide",
     "Middleware": "from callgate import Hook",
+    "MockModel": "from callgate.testing import ScriptedModel",
     "ModelRetry": "from callgate import ToolError",
+    "Permission": "from callgate.hooks import Authorize",
+    "PostgresStore": "from callgate.stores import SqlStore",
     "RateLimit": "from callgate.hooks import Quota",
+    "RateLimitHook": "from callgate.hooks import Quota",
     "RateLimiter": "from callgate.hooks import Quota",
     "RunContext": "from callgate import ToolContext",
     "Semaphore": "from callgate.hooks import Concurrency",
+    "SQLAlchemyStore": "from callgate.stores import SqlStore",
+    "SQLiteStore": "from callgate.stores import SqlStore",
     "StructuredTool": "from callgate import as_tool",
     "TestClient": "from callgate.testing import ScriptedModel",
     "Tool": "from callgate import ToolRecord",
@@ -68,6 +87,8 @@ def lazy(module_name: str, table: Mapping[str, str]) -> tuple[Callable[[str], An
         table: by public name, the module that defines it.
     """
     module: Any = sys.modules[module_name]
+    _Hints.tables[module_name] = table
+    module.__path__ = getattr(module, "__path__", [])  # Python asks only packages for submodules, see ``_Hints``
     module.__all__ = sorted(table, key=_order)
 
     def __getattr__(name: str) -> Any:  # noqa: N807
@@ -96,17 +117,39 @@ def _submodule(module_name: str, name: str, table: Mapping[str, str]) -> Any:
     wanted = f"{module_name}.{name}"
     try:
         return import_module(wanted)
+    except _Hint as found:  # an AttributeError: hasattr() and getattr(module, name, default) ask, too
+        raise AttributeError(str(found)) from None
     except ModuleNotFoundError as error:
         if error.name not in {wanted, module_name}:
             raise
-    line = _line_for(module_name, name, table)
-    if (
-        line
-    ):  # Python shows the text of an ImportError to `from module import name`, and drops that of an AttributeError
-        raise ImportError(f"module {module_name!r} has no {name!r}; write: {line}", name=module_name)
     near = get_close_matches(name, table, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise AttributeError(f"module {module_name!r} has no attribute {name!r}{hint}")
+
+
+class _Hint(ModuleNotFoundError):
+    """A name that does not exist, with the line to write."""
+
+
+class _Hints:
+    """The last finder of imports: it answers ``from module import name`` and ``import module.name``.
+
+    Python drops the text of an AttributeError from the first of them, and asks for a submodule of this name instead.
+    """
+
+    tables: ClassVar[dict[str, Mapping[str, str]]] = {}
+
+    @classmethod
+    def find_spec(cls, wanted: str, path: object = None, target: object = None) -> None:  # noqa: ARG003
+        """Find nothing; raise the hint for a name of a public module."""
+        module_name, _, name = wanted.rpartition(".")
+        table = cls.tables.get(module_name)
+        line = None if table is None or name.startswith("__") or name in table else _line_for(module_name, name, table)
+        if line is not None:
+            raise _Hint(f"module {module_name!r} has no {name!r}; write: {line}", name=module_name)
+
+
+sys.meta_path.append(_Hints)
 
 
 def _line_for(module_name: str, name: str, table: Mapping[str, str]) -> str | None:
@@ -116,6 +159,11 @@ def _line_for(module_name: str, name: str, table: Mapping[str, str]) -> str | No
             return f"from {face} import {name}"
     if name in GUESSES:
         return GUESSES[name]
+    spelled = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)  # the source documents spell names in camel case
+    for face in (module_name, *FACES):
+        for meant in (spelled.lower(), spelled.upper()):
+            if spelled != name and meant in _exports(face):
+                return f"from {face} import {meant}"
     near = get_close_matches(name, table, n=1, cutoff=0.85)
     return f"from {module_name} import {near[0]}" if near else None
 

@@ -379,11 +379,10 @@ class Control(BaseException):
 class ControlRespond(Control):
     """Raised by ``ctx.respond(value)``: skip to the post stages with this output; ``shaped`` skips the output stages."""
 
-    def __init__(self, value: Any, *, validate: bool = True, shaped: bool = False) -> None:
+    def __init__(self, value: Any, *, validate: bool = True, shaped: bool = False, parsed: bool = False) -> None:
         super().__init__()
-        self.value = value
-        self.validate = validate
-        self.shaped = shaped
+        self.value, self.validate, self.shaped = value, validate, shaped
+        self.parsed = parsed  # just parsed from JSON, so nothing else holds it, and it is not copied
 
 
 class ControlSuspend(Control):

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from callgate.providers.stores.effects import EffectStore as EffectStore
     from callgate.providers.stores.jobs import JobState as JobState
     from callgate.providers.stores.jobs import JobStore as JobStore
-    from callgate.providers.stores.memory import MemoryStore as MemoryStore
-    from callgate.providers.stores.redis import RedisStore as RedisStore
-    from callgate.providers.stores.sql import SqlStore as SqlStore
+    from callgate.providers.stores.memory.store import MemoryStore as MemoryStore
+    from callgate.providers.stores.redis.store import RedisStore as RedisStore
+    from callgate.providers.stores.sql.store import SqlStore as SqlStore
 else:
     __getattr__, __dir__ = lazy(
         __name__,
@@ -36,10 +36,10 @@ else:
             "JobState": "callgate.providers.stores.jobs",
             "JobStore": "callgate.providers.stores.jobs",
             "Limit": "callgate.providers.stores.base",
-            "MemoryStore": "callgate.providers.stores.memory",
+            "MemoryStore": "callgate.providers.stores.memory.store",
             "QuotaStore": "callgate.providers.stores.base",
-            "RedisStore": "callgate.providers.stores.redis",
-            "SqlStore": "callgate.providers.stores.sql",
+            "RedisStore": "callgate.providers.stores.redis.store",
+            "SqlStore": "callgate.providers.stores.sql.store",
             "Store": "callgate.providers.stores.base",
             "StoreFigures": "callgate.providers.stores.base",
             "Taken": "callgate.providers.stores.base",

@@ -14,7 +14,7 @@ from benchmarks import state, state_fair, state_hand, state_place, state_way, wo
 from benchmarks.state_place import Load, places, store_of, switches
 from callgate.hooks.stock.records.audit_verify import verify_audit
 from callgate.providers.stores.effects import EffectRecord, EffectState
-from callgate.providers.stores.sql_ledger import SqlLedgerWriter
+from callgate.providers.stores.sql.ledger import SqlLedgerWriter
 
 FEW = Load(4, 4, 8, 1)
 TINY = state.Effort((0.1, 1), FEW, FEW, FEW, FEW, FEW, FEW, (1, 4))
@@ -23,6 +23,8 @@ ON_SQLITE = [
     "audit_sqlite_one_caller_x_before",
     "audit_sqlite_x_by_hand",
     "hooks_sqlite_x_before",
+    "signed_hooks_sqlite_cpu_x",
+    "signed_effect_sqlite_cpu_x",
 ]
 
 

@@ -398,7 +398,7 @@ def test_main_prints_one_line_a_call_the_stages_and_the_sum(printed: str) -> Non
         assert re.search(rf"^\w+ +{stage} +\w+ +ok", printed, re.MULTILINE), stage
     assert "plan of refund" in printed
     assert '"tool_use_id": "toolu_refund"' in printed
-    assert "places still held: 0" in printed
+    assert "permits still held: 0" in printed
     counts = Counter(outcome for outcome, _ in ENDS.values())
     summed = ", ".join(f"{counts[outcome]} {outcome}" for outcome in Outcome if counts[outcome])
     assert printed.rstrip().splitlines()[-1] == f"{len(ENDS)} calls: {summed}"

@@ -17,6 +17,8 @@ GROUPS: dict[str, tuple[Any, dict[str, str]]] = {
                 "clock",
                 "closing",
                 "drain",
+                "hard_deadline",
+                "idle",
                 "formats",
                 "lazy",
                 "limits",

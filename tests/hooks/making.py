@@ -12,6 +12,7 @@ from callgate.hooks.plan import Plan
 from callgate.tools.definition import Effect
 from callgate.tools.record import Style
 from tests.harness.gate_options import gate_options
+from tests.world import USER as USER  # noqa: PLC0414  (many files import it from here)
 
 Act = Callable[[InvokeContext], Any]
 
@@ -25,7 +26,6 @@ DEFINITION = ToolDefinition(
     "double", "Twice a number.", PARAMETERS, output_schema={"type": "integer"}, effect=Effect.READ, tags={"maths"}
 )
 ANYTHING = ToolDefinition("echo", "What it was given.", {"type": "object"}, effect=Effect.READ)
-USER = User("u", tenant="acme")
 
 
 async def double(n: int) -> int:

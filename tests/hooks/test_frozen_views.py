@@ -12,8 +12,9 @@ import pytest
 
 from callgate import Hook, InvokeContext, Outcome, Stage, User
 from callgate.errors import StageError
-from callgate.hooks import Authorize, Next, frozen_views, permit
+from callgate.hooks import Authorize, Next, permit
 from callgate.hooks.stages import RELEASE_OF, STAGES, May
+from callgate.hooks.state import frozen_views
 from tests.hooks.making import USER, acting, at, call, echoing, record
 
 NESTED = {"n": 2, "list": [1, {"deep": [2]}], "map": {"x": {"y": 1}}}
@@ -103,7 +104,7 @@ async def test_no_value_that_a_hook_reads_can_be_changed_in_place(stage: Stage, 
 
 async def test_the_same_attack_changes_values_that_are_no_views(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: views without their refusal."""
-    from callgate.hooks import run
+    from callgate.hooks.state import run
 
     monkeypatch.setattr(run, "input_view", lambda value: value)
     monkeypatch.setattr(run, "output_view", lambda value: value)

@@ -10,8 +10,8 @@ import pytest
 
 from callgate import InvokeContext, Stage
 from callgate.errors import StageError
-from callgate.hooks.history import Entry
 from callgate.hooks.stages import STAGES, May
+from callgate.hooks.state.history import Entry
 from callgate.providers.clock import FakeClock
 from tests.hooks.making import Act, Watch, at, call, echoing, record, refusing
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import itertools
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
@@ -12,10 +11,9 @@ import pytest
 
 from callgate import Hook, InvokeContext, Outcome, Stage, ToolContext
 from callgate.errors import StageError, ToolFailed
-from callgate.hooks import layers
 from callgate.hooks.stages import STAGES, May, Section
-from callgate.runtime.call import partials
-from callgate.runtime.call.streams import Partial, Progress, Result
+from callgate.runtime.pipeline import partials, shadow
+from callgate.runtime.pipeline.streams import Partial, Progress, Result
 from tests.harness.gate_options import gate_options
 from tests.hooks.making import ANYTHING, USER, Watch, acting, at, call, echoing, record
 
@@ -104,23 +102,43 @@ async def seen_with(*hooks: Hook, fails: bool) -> tuple[Any, ...]:
     return kept, runs, events, result.outcome, result.output, result.error and result.error.code
 
 
-@pytest.mark.parametrize("write", WRITES)
-async def test_a_shadow_changes_nothing_in_any_stage(write: str) -> None:
-    """Contract 90, 92, I10."""
-    for fails in (False, True):
-        plain = await seen_with(fails=fails)
-        for stage, is_async in itertools.product(SHADOWED, (False, True)):
-            if inspect.iscoroutinefunction(WRITES[write]) and not is_async:
-                continue
-            hook = acting({stage: WRITES[write]}, is_async=is_async, mode="shadow", priority=1e7)()
-            assert await seen_with(hook, fails=fails) == plain, (stage, fails)
+def shadows(write: str, *stages: Stage, is_async: bool) -> list[Hook]:
+    """A shadow for each of *stages*, which writes there."""
+    one = {"is_async": is_async, "mode": "shadow", "priority": 1e7}
+    return [acting({stage: WRITES[write]}, **one)() for stage in stages]  # type: ignore[arg-type]
+
+
+WAYS = [
+    (write, is_async)
+    for write in WRITES
+    for is_async in (False, True)
+    if is_async or not inspect.iscoroutinefunction(WRITES[write])
+]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize(("write", "is_async"), WAYS)
+async def test_a_shadow_changes_nothing_in_any_stage(write: str, is_async: bool, fails: bool) -> None:
+    """Contract 90, 92, I10: one call has a shadow in each stage, and its journal is compared stage by stage."""
+    hooks = shadows(write, *SHADOWED, is_async=is_async)
+    assert await seen_with(*hooks, fails=fails) == await seen_with(fails=fails)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize(("write", "is_async"), WAYS)
+async def test_soak_a_shadow_changes_nothing_in_one_stage(write: str, is_async: bool, fails: bool) -> None:
+    """Contract 90, 92, I10: each stage in a call of its own."""
+    plain = await seen_with(fails=fails)
+    for stage in SHADOWED:
+        assert await seen_with(*shadows(write, stage, is_async=is_async), fails=fails) == plain, stage
 
 
 async def test_the_same_writes_are_found_where_a_shadow_has_the_context_of_the_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The control."""
-    from callgate.hooks import guards
+    from callgate.runtime.pipeline import guards
 
     monkeypatch.setattr(guards, "in_shadow", lambda _hook, call, *_: call)
     plain = await seen_with(fails=False)
@@ -286,7 +304,7 @@ async def test_the_same_parts_leak_where_they_share_the_context_of_the_call(monk
         async def __aexit__(self, *_: object) -> None: ...
 
     monkeypatch.setattr(partials, "PartialContext", Shared)
-    monkeypatch.setattr("callgate.runtime.call.streams.asyncio.Lock", NoLock)
+    monkeypatch.setattr("callgate.runtime.pipeline.streams.asyncio.Lock", NoLock)
 
     async def body(ctx: ToolContext, **_: Any) -> Any:
         await asyncio.gather(*(ctx.send(f"secret {number}") for number in range(4)))
@@ -348,6 +366,6 @@ def test_only_output_stages_shape_parts() -> None:
         STAGES[stage].section
         for stage in (Stage.WILL_REDACT_OUTPUT, Stage.WILL_VALIDATE_OUTPUT, Stage.WILL_TRANSFORM_OUTPUT)
     }
-    assert issubclass(layers.PartialContext, InvokeContext)
+    assert issubclass(shadow.PartialContext, InvokeContext)
     with pytest.raises(StageError):
         raise StageError

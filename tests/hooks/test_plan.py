@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import FrozenInstanceError, fields, replace
 from itertools import combinations
 from typing import Any
 
@@ -12,17 +12,17 @@ import pytest
 from callgate import Gate, Stage, ToolRecord
 from callgate.hooks.plan import Plan
 from callgate.hooks.stages import RELEASE_OF, STAGES
-from callgate.hooks.step import Step
+from callgate.hooks.state.step import PlanStep
 from tests.hooks.making import DEFINITION, Watch, acting, at, call, echoing, plan_of, record
 
 
-def all_steps(plan: Plan) -> Iterator[Step]:
+def all_steps(plan: Plan) -> Iterator[PlanStep]:
     """Every step in any tuple of the plan, however it is called; whoever adds a section need not change this."""
-    for name in (*Plan.__slots__, *vars(plan)):
-        value = getattr(plan, name, None)
+    for field in fields(plan):
+        value = getattr(plan, field.name)
         if isinstance(value, tuple):
             for item in value:
-                if isinstance(item, tuple) and isinstance(item[-1], Step):
+                if isinstance(item, tuple) and isinstance(item[-1], PlanStep):
                     yield item[-1]
                     if item[-1].release is not None:
                         yield item[-1].release[-1]
@@ -35,6 +35,22 @@ def hooks_in(plan: Plan) -> set[tuple[Stage, str]]:
 def lines(plan: Plan) -> list[str]:
     """What a plan prints, less the white space."""
     return [" ".join(line.split()) for line in str(plan).splitlines()[1:]]
+
+
+# What never changes
+
+
+@pytest.mark.parametrize("part", ["plan", "step", "services"])
+def test_a_plan_its_steps_and_its_services_are_made_whole_and_never_change(part: str) -> None:
+    """Issue 37 §1: every field is set when it is made, and none can be set afterwards, nor a further one."""
+    plan = plan_of(record(), Watch().hook)
+    made: Any = {"plan": plan, "step": plan.before[0][2], "services": plan.host}[part]
+    assert not hasattr(made, "__dict__")
+    for field in fields(made):
+        with pytest.raises(FrozenInstanceError):
+            setattr(made, field.name, getattr(made, field.name))
+    with pytest.raises((FrozenInstanceError, AttributeError, TypeError)):
+        made.one_more = 1
 
 
 # What costs nothing

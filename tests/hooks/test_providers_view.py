@@ -10,7 +10,8 @@ from dependency_injector import containers, providers
 
 from callgate import InvokeContext, ProviderRegistry, Stage, invoke_tool
 from callgate.errors import ProviderError, ProviderMissing, StageError
-from callgate.hooks import context, frozen_views
+from callgate.hooks import context
+from callgate.hooks.state import frozen_views
 from tests.hooks.making import Act, at, call, record
 
 MADE: list[str] = []

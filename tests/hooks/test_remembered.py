@@ -37,7 +37,7 @@ def one_gate(alive: list[weakref.ref[Any]]) -> None:
         async with Gate([echo], hooks, provide={"db": object()}) as gate:
             assert await gate.invoke("echo", {"n": 1}, user=CLERK) == 1
             gate.definitions("openai_chat", user=CLERK)
-            alive.extend(map(weakref.ref, (gate, gate._engine, Looks, *hooks)))
+            alive.extend(map(weakref.ref, (gate, gate._services, Looks, *hooks)))
 
     asyncio.run(use())
 
@@ -56,7 +56,7 @@ def test_a_gate_and_its_hooks_are_freed_when_nothing_uses_them() -> None:
 
 def test_control_a_cache_by_bound_method_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selection, "is_async", lru_cache(selection.is_async))
-    monkeypatch.setattr("callgate.hooks.guards.is_async", selection.is_async)
+    monkeypatch.setattr("callgate.runtime.pipeline.guards.is_async", selection.is_async)
     assert still_alive()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from callgate import Gate, Hook, InvokeContext, Outcome, Stage, User, tool
-from callgate.hooks.layers import SHADOW_LIMIT
+from callgate.runtime.pipeline.shadow import SHADOW_LIMIT
 from tests.harness.gate_options import gate_options
 from tests.harness.steploop import StepLoop, on_virtual_time
 

@@ -1,6 +1,6 @@
 """The matrix of verbs, stages and kinds of calls: what a hook may do depends on the stage table, and on nothing else.
 
-``tests/runtime/call/test_lifecycle_matrix.py`` has what becomes of a call after each verb; here is whether it is let
+``tests/runtime/pipeline/test_lifecycle_matrix.py`` has what becomes of a call after each verb; here is whether it is let
 through, for a result, in a nested call, in a stream, in a job, and for a part of an output.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -15,8 +16,8 @@ import pytest
 
 from callgate import Gate, Hook, InvokeContext, Jobs, Outcome, Stage, ToolCall, ToolContext, ToolError
 from callgate.errors import Control, Denied, RetryLater, StageError
-from callgate.hooks.layers import PartialContext
 from callgate.hooks.stages import STAGES, May, Row, Section, stages_in
+from callgate.runtime.pipeline.shadow import PartialContext
 from tests.harness.gate_options import gate_options
 from tests.hooks.making import ANYTHING, DEFINITION, USER, Act, acting, at, record
 from tests.hooks.verbs import POWER, VERBS
@@ -184,18 +185,34 @@ def named_in(text: str) -> set[str]:
     return {stage for stage in Stage if stage in words}
 
 
-async def table_of(verb: str, kind: str) -> dict[Stage, Any]:
-    """Return the answers to a verb in every stage that a kind of call has; a refusal by the stages that it names."""
+def stages_of(verb: str, kind: str) -> tuple[Stage, ...]:
+    """Return a third of the stages of a kind of call; three verbs that follow each other have all of them.
+
+    So every verb meets every stage in a result, and every kind of call meets every verb and every stage.
+    """
+    if kind in {"part", "result"}:
+        return OUTPUT_STAGES if kind == "part" else tuple(Stage)
+    turn = list(NEEDS).index(verb) + KINDS.index(kind)
+    return tuple(Stage)[turn % 3 :: 3]
+
+
+def test_each_kind_of_call_meets_every_stage_with_a_third_of_the_verbs() -> None:
+    for kind in {*KINDS} - {"part"}:
+        for stage in Stage:
+            assert sum(stage in stages_of(verb, kind) for verb in NEEDS) >= len(NEEDS) // 3
+
+
+async def table_of(verb: str, kind: str, stages: Iterable[Stage]) -> dict[Stage, Any]:
+    """Return the answers to a verb in *stages* of a kind of call; a refusal by the stages that it names."""
     table: dict[Stage, Any] = {}
-    for stage in OUTPUT_STAGES if kind == "part" else Stage:
+    for stage in stages:
         found = await answer_of(verb, stage, kind)
         short = {LET_THROUGH, ENDS, RECORDED, REPLACES, "not reached", "is lost"}
         table[stage] = found if found in short else named_in(found)
     return table
 
 
-def foretold(verb: str, kind: str) -> dict[Stage, Any]:
-    stages = OUTPUT_STAGES if kind == "part" else tuple(Stage)
+def foretold(verb: str, kind: str, stages: Iterable[Stage]) -> dict[Stage, Any]:
     return {stage: expected(verb, STAGES[stage], kind) for stage in stages}
 
 
@@ -203,7 +220,17 @@ def foretold(verb: str, kind: str) -> dict[Stage, Any]:
 @pytest.mark.parametrize("verb", NEEDS)
 async def test_a_verb_is_let_through_where_the_table_says_in_every_kind_of_call(verb: str, kind: str) -> None:
     """Contract 87, 88, C12, C16: a refusal names the stages that may."""
-    assert await table_of(verb, kind) == foretold(verb, kind)
+    stages = stages_of(verb, kind)
+    assert await table_of(verb, kind, stages) == foretold(verb, kind, stages)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("verb", NEEDS)
+async def test_soak_a_verb_in_every_stage_of_every_kind_of_call(verb: str, kind: str) -> None:
+    """Contract 87, 88, C12, C16: all of them."""
+    stages = OUTPUT_STAGES if kind == "part" else tuple(Stage)
+    assert await table_of(verb, kind, stages) == foretold(verb, kind, stages)
 
 
 ASKED = {
@@ -224,9 +251,10 @@ async def test_another_table_gives_another_answer(verb: str, kind: str, monkeypa
     stage = Stage.WILL_REDACT_OUTPUT if kind == "part" else Stage.WILL_CHECK_CONSENT
     stage = Stage.ON_ERROR if verb == "set error" and kind != "part" else stage
     row = STAGES[stage]
-    monkeypatch.setattr("callgate.hooks.step.STAGES", {**STAGES, stage: replace(row, may=row.may ^ {power})})
-    found = await table_of(verb, kind)
-    assert {one for one, answer in foretold(verb, kind).items() if found[one] != answer} == {stage}
+    monkeypatch.setattr("callgate.hooks.state.step.STAGES", {**STAGES, stage: replace(row, may=row.may ^ {power})})
+    stages = {stage, *stages_of(verb, "nested" if kind == "result" else kind)}
+    found = await table_of(verb, kind, stages)
+    assert {one for one, answer in foretold(verb, kind, stages).items() if found[one] != answer} == {stage}
 
 
 def test_the_matrix_has_every_power_of_the_table() -> None:

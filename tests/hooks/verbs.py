@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from callgate import InvokeContext, ToolError
 from callgate.hooks.stages import May
-from callgate.runtime.call import deadlines
+from callgate.runtime.pipeline import deadlines
 from tests.hooks.making import Act
 
 

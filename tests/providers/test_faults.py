@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import io
+import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
+from urllib.parse import quote_plus
 
 import pytest
 
@@ -25,7 +28,7 @@ from callgate import tool as declared
 from callgate.errors import Denied, Invalid, RetryLater
 from callgate.hooks.stock.policy.authorize import Authorize
 from callgate.providers import faults, logs
-from callgate.providers.argument_mask import MAX_CHARACTERS, ArgumentMask
+from callgate.providers.argument_mask import MAX_CHARACTERS, PART, ArgumentMask
 from callgate.providers.faults import MAX_TRACEBACK, fault_of, traceback_of
 from callgate.threads import ParsedToolCall, ToolSystem, ToolSystemFault
 
@@ -499,8 +502,6 @@ async def test_any_exception_leaves_a_traceback_of_limited_size(events: Any, kin
 
 async def test_secrets_and_everything_that_quotes_an_argument_are_masked(events: Any) -> None:
     """In part, in another case, as a number, encoded, in a note and in a cause."""
-    import base64
-
     document = "Lorem ipsum dolor sit amet, consectetur adipiscing " * 20
 
     @declared(effect="read")
@@ -510,12 +511,12 @@ async def test_secrets_and_everything_that_quotes_an_argument_are_masked(events:
         error.add_note(f"it was {text.upper()[20:60]}")
         raise error from KeyError(next(iter(inner)))
 
-    arguments = {"text": document, "age": 47, "inner": {"a-foreign-key": "x"}}
+    arguments = {"text": document, "age": 4711, "inner": {"a-foreign-key": "x"}}
     async with Gate([quotes]) as gate:
         await call(gate, quotes, arguments)
     (event,) = traced(events)
     shown = event["exception"]
-    for part in ("ipsum", "IPSUM", "consectetur", "47", "hunter2", "a-foreign-key"):
+    for part in ("ipsum", "IPSUM", "consectetur", "4711", "hunter2", "a-foreign-key"):
         assert part not in shown
     assert "ValueError" in shown
 
@@ -524,8 +525,42 @@ def test_more_arguments_than_can_be_searched_for_hide_the_whole_message() -> Non
     assert ArgumentMask([{"text": "x" * (MAX_CHARACTERS + 1)}])("any message") == "***"
     assert ArgumentMask([{"many": list(range(5_000))}])("any message") == "***"
     assert ArgumentMask([object()])("any message") == "***"
-    assert ArgumentMask([{"a": "short"}])("any message, a short one") == "any message, *** *** one"
-    assert ArgumentMask([{"a": "short"}], ["a"])("any message, a short one") == "any message, a *** one"
+    assert ArgumentMask([{"some": "short"}])("some message, a short text") == "*** message, a *** text"
+    assert ArgumentMask([{"some": "short"}], ["some"])("some message, a short text") == "some message, a *** text"
+
+
+@pytest.mark.parametrize("value", [1, 0, 47, -1, "id", "abc", "a", 999, 1.5])
+def test_a_message_can_be_read_although_an_argument_has_fewer_than_four_characters(value: Any) -> None:
+    """A mask for each ``1`` makes a message unreadable, and three characters are found by trying."""
+    message = f"row {value} of 1 in table id: abc failed"
+    assert ArgumentMask([{"x": value, value: [value]}])(message) == message
+
+
+SHOWN: dict[str, Callable[[str], str]] = {
+    "plain": str,
+    "upper": str.upper,
+    "base64": lambda text: base64.b64encode(text.encode()).decode(),
+    "behind another byte": lambda text: base64.b64encode(b"-" + text.encode()).decode(),
+    "in a URL": quote_plus,
+    "hexadecimal": lambda text: text.encode().hex(),
+    "JSON": json.dumps,
+}
+
+
+@pytest.mark.parametrize("around", [1, 40], ids=["a short text", "a long text"])
+@pytest.mark.parametrize("value", ["blue?~>+ whale/9", "Größe der Wale"])
+@pytest.mark.parametrize("spell", SHOWN)
+def test_each_spelling_of_an_argument_is_masked_in_any_text(spell: str, value: str, around: int) -> None:
+    """Which spellings are made depends on the text; what the text shows does not."""
+    shown, said = SHOWN[spell](value), "it said: " * around
+    masked = ArgumentMask([{"x": value}])(f"{said}<{shown}>")
+    assert "***" in masked
+    assert all(shown[at : at + PART] not in masked for at in range(4, len(shown) - PART - 4))
+    assert ArgumentMask([{"x": value}])(said) == said, "the control: a text without it stays as it is"
+
+
+def test_control_a_value_of_four_characters_is_masked() -> None:
+    assert ArgumentMask([{"x": 1234}])("row 1234 failed") == "row *** failed"
 
 
 def test_the_probe_finds_an_argument_where_the_mask_is_missing() -> None:

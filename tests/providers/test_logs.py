@@ -21,7 +21,7 @@ from callgate.errors import Denied
 from callgate.providers import logs
 from callgate.providers.ids import new_id
 from callgate.providers.logs import IDS, LogEvent, emit
-from tests.runtime.call.listening import handled
+from tests.runtime.pipeline.listening import handled
 
 ROOT = Path(__file__).resolve().parents[2]
 ANN = User("ann", tenant="acme")
@@ -44,6 +44,7 @@ NAMES = {
     "call.suspended",
     "effect.fenced",
     "effect.reconciled",
+    "effect.refused",
     "effect.unknown",
     "effect.unsettled",
     "effects.orphaned",
@@ -61,9 +62,12 @@ NAMES = {
     "cleanup.failed",
     "definition.warning",
     "gate.closed",
+    "gate.loop_closed",
     "gate.opened",
     "hook.failed",
     "hook.shadowed",
+    "lint.found",
+    "hydration.attempted",
     "pick.failed",
     "pick.fell_back",
     "plan.compiled",
@@ -286,7 +290,7 @@ async def test_a_body_that_is_left_behind_is_logged_and_so_is_its_end(events: li
     """I12."""
     ended = asyncio.Event()
 
-    @tool(effect="read", deadline=0.01, hard_deadline=True)
+    @tool(effect="read", deadline=0.1, hard_deadline=True)
     async def stubborn() -> str:
         """Does not stop."""
         while not ended.is_set():
@@ -388,7 +392,7 @@ def test_by_default_it_reports_unexpected_exceptions_alone_and_does_not_even_imp
 
 
 def test_an_application_that_has_set_up_logging_hears_it() -> None:
-    _, heard = run("logging.basicConfig(level='INFO')", imported=True)
+    _, heard = run("logging.basicConfig(level='INFO')", imported=False)
     lines = heard.splitlines()
     assert [line.split()[0] for line in lines] == [
         "WARNING:callgate:definition.warning",
@@ -422,6 +426,26 @@ def test_handlers_of_the_stdlib_logger_get_the_event_in_data() -> None:
     assert record.getMessage() == "gate.opened tools=2 hooks=0"
     data: Any = getattr(record, "callgate", None)
     assert (data["event"], data["tools"]) == ("gate.opened", 2)
+
+
+async def test_the_plain_way_to_the_stdlib_and_a_chain_with_processors_make_the_same_record() -> None:
+    records: list[logging.LogRecord] = []
+
+    class Keeping(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            records.append(record)
+
+    with handled(Keeping()):
+        await one("fails")
+        configure_logging(processors=[lambda _logger, _method, event: event])
+        await one("fails")
+    plain, chained = [record for record in records if record.levelname == "ERROR"]
+    assert plain.getMessage().splitlines() == chained.getMessage().splitlines()
+    data: list[dict[str, Any]] = [{**vars(record)["callgate"]} for record in (plain, chained)]
+    times = [event.pop("timestamp") for event in data]
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]+Z", time) for time in times)
+    assert list(data[0].items()) == list(data[1].items())
+    assert (data[0]["event"], data[0]["level"], data[0]["request_id"]) == ("call.failed", "error", "r1")
 
 
 def test_a_line_cannot_be_forged_by_a_name_with_a_line_break() -> None:
@@ -535,7 +559,7 @@ def test_an_event_that_nobody_hears_works_nothing_out(monkeypatch: pytest.Monkey
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
     assert handlers is not None
     monkeypatch.setattr(logs, "ids_of", never)
-    monkeypatch.setattr(logs._Setup, "get_logger", never)
+    monkeypatch.setattr(logs, "RedactingLog", never)
     emit(LogEvent.CALL_FAILED, object(), outcome="error")  # type: ignore[arg-type]
 
 

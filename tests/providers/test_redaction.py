@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,10 +14,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from callgate import configure_logging
+from callgate.providers import redaction
 from callgate.providers.logs import LogEvent, emit
 from callgate.providers.redaction import MAX_LOG_ITEMS, MAX_LOG_TEXT, Redactor, redact_text
+from callgate.providers.scrubbing import CURRENT_SCRUBBER, Scrubber
 from tests.harness.cpu import cpu_seconds
-from tests.runtime.call.listening import handled
+from tests.runtime.pipeline.listening import handled
 
 
 @pytest.fixture(autouse=True)
@@ -178,3 +181,75 @@ def test_further_keys_are_masked_when_the_application_names_them() -> None:
 def test_no_text_takes_long_to_look_over(piece: str) -> None:
     """Looked at up to twice ``MAX_TEXT`` characters, by patterns that do not backtrack without end."""
     assert cpu_seconds(lambda: redact_text(piece * 10_000), 0.5) < 0.5
+
+
+# ------------------------------------------------------------------ texts that are known are not searched again
+
+PARTS = st.sampled_from(
+    [
+        "tool",
+        "call_",
+        "job_",
+        "sk-",
+        "ghp_",
+        "eyJ",
+        ".",
+        "=",
+        ": ",
+        " is ",
+        "password",
+        "Bearer ",
+        "0123456789abcdef",
+        "https://u:p@h",
+        "Z",
+        "2026-11-27T06:28:19.123456Z",
+        "-",
+    ]
+)
+TEXTS = st.one_of(
+    st.lists(PARTS, max_size=6).map("".join),
+    st.from_regex(r"(call_|job_)?[0-9a-f]{14,34}", fullmatch=True),
+    st.from_regex(r"[0-9-]{8,12}T[0-9:.]{6,22}Z", fullmatch=True),
+    st.text(max_size=70),
+)
+
+
+def uncached(text: str, *, long: bool) -> str:
+    redaction._CLEAN.clear()
+    return redact_text(text, long=long)
+
+
+@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(TEXTS, st.booleans()), max_size=12))
+def test_a_known_text_is_shown_as_one_that_is_searched(texts: list[tuple[str, bool]]) -> None:
+    """Ids, times and texts in which nothing was found are not searched, in any order, for both kinds of fields."""
+    everything = [(text, long) for text, _ in texts for long in (False, True)] + texts
+    nothing = re.compile(r"(?!)")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(redaction, "_OWN_ID", nothing)
+        patch.setattr(redaction, "_TIME", nothing)
+        expected = [uncached(text, long=long) for text, long in everything]
+    redaction._CLEAN.clear()
+    assert [redact_text(text, long=long) for text, long in everything] == expected
+
+
+def test_what_is_remembered_is_bounded_and_has_no_secret() -> None:
+    redaction._CLEAN.clear()
+    for number in range(5_000):
+        redact_text(f"user {number}")
+        redact_text(f"password={CANARY}{number}")
+        redact_text("x" * 65 + str(number))
+    assert 0 < len(redaction._CLEAN) <= 1_024
+    assert all(CANARY not in text and len(text) <= 64 for text in redaction._CLEAN)
+
+
+def test_a_secret_of_the_call_is_masked_also_in_a_known_text() -> None:
+    """The control of the order: the secrets of the call come first."""
+    assert redact_text("the word hunter22") == "the word hunter22"
+    scrubber = Scrubber()
+    scrubber.add_secrets(["hunter22"])
+    token = CURRENT_SCRUBBER.set(scrubber)
+    try:
+        assert "hunter22" not in redact_text("the word hunter22")
+    finally:
+        CURRENT_SCRUBBER.reset(token)

@@ -35,11 +35,11 @@ def not_evicted(patch: pytest.MonkeyPatch) -> None:
     """A failure is kept, and given to the next who asks."""
     make = ProviderScope._make
 
-    async def make_once(self: ProviderScope, recipe: Any) -> Any:
+    async def make_once(self: ProviderScope, recipe: Any, task: object) -> Any:
         if (id(self), recipe) in FAILED:
             raise FAILED[id(self), recipe]
         try:
-            return await make(self, recipe)
+            return await make(self, recipe, task)
         except BaseException as error:
             FAILED[id(self), recipe] = error
             raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +16,10 @@ from callgate.tools.declaring.executor import ToolSchema
 from callgate.tools.definition import ToolDefinition
 from callgate.tools.record import ToolRecord
 from callgate.tools.registry import ToolRegistry, validate_tool
+from callgate.tools.schemas import outside
+from callgate.tools.schemas.engines.base import Validator
+from callgate.tools.schemas.engines.dialect import Role
+from callgate.tools.schemas.validation import compile_schema
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": False}
 
@@ -26,12 +29,14 @@ def verified(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Schemas are judged elsewhere: here it is recorded who is asked, and ``bad`` is refused."""
     seen: list[str] = []
 
-    def verify(definition: ToolDefinition, *, trusted: bool) -> None:
-        seen.append(definition.name if trusted else f"{definition.name} from outside")
+    def compile_outside(definition: ToolDefinition, formats: object) -> dict[Role, Validator]:
+        assert formats == "assert"
+        seen.append(definition.name)
         if definition.name == "bad":
             raise DefinitionError("a bad schema")
+        return {"parameters": compile_schema(SCHEMA)}
 
-    monkeypatch.setattr(ToolDefinition, "verify", verify)
+    monkeypatch.setattr(outside, "compile_outside", compile_outside)
     return seen
 
 
@@ -116,9 +121,9 @@ def test_add_validated_judges_schemas_and_add_inline_does_not(verified: list[str
 def test_validate_tool_gives_the_record(verified: list[str]) -> None:
     """Contract 82."""
     assert validate_tool(greet) is as_tool(greet)
-    assert verified == ["greet"]
-    validate_tool(dataclasses.replace(record("foreign"), trusted=False))
-    assert verified == ["greet", "foreign from outside"]
+    assert verified == []
+    assert validate_tool(record("foreign")).validators  # compiled under the limits
+    assert verified == ["foreign"]
     assert module.validate_tool is validate_tool
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from typing import Any
-
 import orjson
 
 from callgate.providers.redaction import Redactor
@@ -14,17 +11,17 @@ from callgate.tools.calls import Issue
 _REDACT = Redactor(ids=frozenset({"call_id", "definition", "validator", "raw_sha256", "effective_sha256"}))
 
 
-def attempt_record(found: HydrationResult) -> dict[str, Any]:
+def attempt_record(found: HydrationResult, at: float) -> dict[str, object]:
     """Return one attempt as plain JSON, with secrets in the payload and in both arguments of a repair masked.
 
-    The detectors of the logs mask. They do not find every secret, so keep the records like logs with personal data.
+    *at* is its time, in seconds since the epoch. The detectors of the logs mask. They do not find every secret, so keep the records like logs with personal data.
     """
     seen = found.provenance
     return _REDACT.event(
         None,
         "",
         {
-            "at": time.time(),
+            "at": at,
             "tool": seen.provider_tool_id,
             "call_id": seen.provider_call_id,
             "wire": seen.wire,
@@ -55,14 +52,14 @@ def readable(value: object) -> object:
         return text
 
 
-def _error(error: HydrationError) -> dict[str, Any]:
+def _error(error: HydrationError) -> dict[str, object]:
     if not isinstance(error.detail, list | tuple):
         return {"stage": error.stage, "message": error.message, "detail": error.detail}
     issues = [[one.pointer, one.keyword, one.expected] for one in error.detail if isinstance(one, Issue)]
     return {"stage": error.stage, "message": error.message, "issues": issues}
 
 
-def _repair(repair: Repair) -> dict[str, Any]:
+def _repair(repair: Repair) -> dict[str, object]:
     return {
         "by": repair.by,
         "at": repair.at,

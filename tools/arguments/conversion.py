@@ -10,13 +10,13 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import Parameter
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Protocol, TypeGuard, Union, get_args, get_origin
 
 from callgate.errors import Invalid
 from callgate.tools.calls import Issue
 from callgate.tools.values import clip, dump, pointer
 
-Convert = Callable[[dict[str, Any]], Any]
+Convert = Callable[[dict[str, object]], dict[str, object]]
 Kind = Literal["same", "int", "float", "typed"]
 
 ISSUE_LIMIT = 16
@@ -107,14 +107,14 @@ def _bare(hint: Any) -> object:
             return hint
 
 
-def _describes(item: Any) -> bool:
+def _describes(item: object) -> bool:
     """True for metadata that does not take part in validation."""
     if isinstance(item, str) or type(item).__name__ == "Doc":
         return True
     return is_field_info(item) and not item.metadata and _keeps_name(item)
 
 
-def _bounds(item: Any) -> bool:
+def _bounds(item: object) -> bool:
     """True for metadata of a string, number, list or dict that its JSON Schema expresses in full."""
     kind = type(item)
     if kind.__module__ == "annotated_types":
@@ -126,12 +126,22 @@ def _bounds(item: Any) -> bool:
     return _describes(item)
 
 
-def is_field_info(item: object) -> bool:
+class _FieldInfo(Protocol):
+    metadata: Sequence[object]
+    alias: str | None
+    validation_alias: object
+    discriminator: object
+    description: str | None
+
+    def is_required(self) -> bool: ...
+
+
+def is_field_info(item: object) -> TypeGuard[_FieldInfo]:
     """True for a ``Field(...)`` of pydantic."""
     return type(item).__name__ == "FieldInfo" and type(item).__module__.startswith("pydantic")
 
 
-def _keeps_name(field: Any) -> bool:
+def _keeps_name(field: _FieldInfo) -> bool:
     return field.alias is None and field.validation_alias is None and field.discriminator is None
 
 
@@ -147,7 +157,7 @@ def flat_convert(
     if not wrong and not given:
         return None
 
-    def convert(arguments: dict[str, Any]) -> dict[str, Any]:
+    def convert(arguments: dict[str, object]) -> dict[str, object]:
         settled = arguments
         for name, value in given:
             if name not in arguments:
@@ -162,12 +172,12 @@ def flat_convert(
     return convert
 
 
-def _settle(arguments: dict[str, Any], ints: Iterable[str], floats: Iterable[str]) -> dict[str, Any]:
+def _settle(arguments: Mapping[str, object], ints: Iterable[str], floats: Iterable[str]) -> dict[str, object]:
     settled = dict(arguments)
     issues: list[Issue] = []
     for name in ints:
-        value: Any = settled.get(name)
-        if value.__class__ is not float:
+        value = settled.get(name)
+        if not isinstance(value, float):
             continue
         if value.is_integer():
             settled[name] = int(value)
@@ -199,9 +209,10 @@ def typed_convert(
 
     validate = adapter.validator.validate_json
 
-    def convert(arguments: object) -> Any:
+    def convert(arguments: object) -> dict[str, object]:
         try:
-            return validate(dump(arguments), by_name=by_name)
+            converted: dict[str, object] = validate(dump(arguments), by_name=by_name)
+            return converted
         except ValidationError as error:
             issues = _issues(error, arguments)
         raise refusal(issues, stage=stage, code=code)  # outside the handler: the original error holds values
@@ -218,7 +229,7 @@ def guarded(
         Invalid: an argument is unknown to the function, or a required one is missing.
     """
 
-    def guard(arguments: dict[str, Any]) -> Any:
+    def guard(arguments: dict[str, object]) -> dict[str, object]:
         names = arguments.keys()
         unknown = names & refused if accepted is None else names - accepted
         if unknown or not required <= names:
@@ -232,14 +243,30 @@ def guarded(
 
 def refusal(issues: Sequence[Issue], *, stage: str = "instantiate", code: str | None = None) -> Invalid:
     """The error, without values, for arguments that the tool's own types refuse."""
-    error = Invalid("; ".join(map(str, issues)), stage=stage, issues=issues, code=code)
+    text = "; ".join(map(str, issues))
+    public = f"The arguments are not valid: {text[:2000]}" if stage == "instantiate" else None
+    error = Invalid(text, stage=stage, issues=issues, code=code, public=public)
     error.no_effect = stage == "instantiate"  # the tool's body has not begun
     return error
 
 
-def _issues(error: Any, value: Any) -> list[Issue]:
-    found = error.errors(include_url=False, include_context=False, include_input=False)
-    return [Issue(pointer(_path(item, value)), item["type"], _expected(item["type"])) for item in found[:ISSUE_LIMIT]]
+def _issues(error: Any, value: object) -> list[Issue]:
+    found = error.errors(include_url=False, include_input=False)
+    return [
+        Issue(pointer(_path(item, value)), item["type"], _public(item) or _expected(item["type"]))
+        for item in found[:ISSUE_LIMIT]
+    ]
+
+
+def _public(item: Mapping[str, Any]) -> str | None:
+    """Return the text for the model of a validator's own error, or None.
+
+    It is the attribute ``public`` of the error, as errors of Callgate have it, or ``public`` in the context of a
+    ``PydanticCustomError``. Every other text may hold values, also that of a ``PydanticCustomError`` without a context.
+    """
+    context = item.get("ctx") or {}
+    public = getattr(context.get("error"), "public", None) or context.get("public")
+    return clip(public, 500) if isinstance(public, str) and public else None
 
 
 def _path(item: Mapping[str, Any], value: Any) -> list[str | int]:

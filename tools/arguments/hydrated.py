@@ -18,11 +18,6 @@ from callgate.tools.values import canonical, freeze
 
 _UNCONVERTED = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
 HydrationStage = Literal["parse", "validate", "instantiate"]
-Repairer = Callable[[ToolCall, "HydrationError"], Any]
-"""A function, plain or async, from a call and its error to new arguments (text or object), or None to abandon the repair.
-
-It is called at most once for each call.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +27,13 @@ class HydrationError:
     stage: HydrationStage
     message: str
     detail: Any = None
+
+
+Repairer = Callable[[ToolCall, HydrationError], object]
+"""A function, plain or async, from a call and its error to new arguments (text or object), or None to abandon the repair.
+
+It is called at most once for each call.
+"""
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,8 @@ class Repair:
     by: str
     at: float
     reason: HydrationError
-    before: Any = None
-    after: Any = None
+    before: object = None
+    after: object = None
     failed: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -83,15 +85,15 @@ class HydrationProvenance:
     provider_tool_id: str
     provider_call_id: str
     synthetic_id: bool
-    original_raw_args: Any
-    chunk: Any = field(default=None, repr=False)
+    original_raw_args: object
+    chunk: object = field(default=None, repr=False)
     wire: str | None = None
     definition: str | None = None
-    parsed: Any = None
+    parsed: object = None
     rules: tuple[str, ...] = ()
     raw_sha256: str | None = None
     effective_sha256: str | None = None
-    validated: Any = None
+    validated: object = None
     is_validated: bool = False
     validator: ValidatorInfo | None = None
     no_schema_mode: str | None = None
@@ -99,7 +101,7 @@ class HydrationProvenance:
     repair: Repair | None = None
 
     @classmethod
-    def of(cls, facts: dict[str, Any]) -> Self:
+    def of(cls, facts: dict[str, object]) -> Self:
         """Make a provenance in one step: the ``__init__`` of a frozen dataclass sets its 17 fields one by one."""
         made = object.__new__(cls)
         made.__dict__.update(facts)
@@ -120,8 +122,10 @@ class HydrationProvenance:
 class HydrationResult:
     """One hydrated call. ``arguments`` are the validated arguments, frozen; None when hydration failed.
 
-    ``tool`` is the instance that ``hydrate_without_gate`` made of a class tool, else None: a gate makes the instance
-    after authorisation. ``token`` stays in this process: a copy has none.
+    ``tool`` is an instance of a class tool, not run yet: of any from ``hydrate_without_gate``, and of a tool with
+    ``effect="read"`` from ``Client.tool_call`` with plain tools. ``tool.run()`` of any other valid result of ``tool_call``
+    and of ``gate.hydrate`` raises ``TypeError`` with the line to write: a gate makes the instance after authorisation.
+    ``token`` stays in this process: a copy has none.
     """
 
     call: ToolCall
@@ -149,6 +153,10 @@ class HydrationResult:
         except (TypeError, ValueError, RecursionError):  # changed into something that is not JSON
             return False
 
+    def with_tool(self, tool: object) -> HydrationResult:
+        """Return the same result with another ``tool``."""
+        return dataclasses.replace(self, tool=tool)
+
     def to_wire(self) -> dict[str, Any]:
         """Convert to plain JSON for a client: success, errors, and provenance with the call's id."""
         seen = self.provenance.to_dict()
@@ -173,6 +181,10 @@ class StrictResult(HydrationResult):
         token: Attestation = self.token
         return token.provenance(self.arguments)
 
+    def with_tool(self, tool: object) -> HydrationResult:
+        """See ``HydrationResult``; the provenance is not built for it."""
+        return StrictResult(**{**self.__dict__, "tool": tool})
+
     @property
     def trusted(self) -> bool:
         """See ``HydrationResult``: no repairer ran."""
@@ -185,7 +197,7 @@ class Checker(Protocol):
     validator: Validator | None
     digest: str
 
-    def provenance(self, call: ToolCall, wire: str | None, arguments: Any, seconds: float) -> HydrationProvenance:
+    def provenance(self, call: ToolCall, wire: str | None, arguments: object, seconds: float) -> HydrationProvenance:
         """Build the provenance of strict, valid arguments."""
         ...
 
@@ -200,7 +212,7 @@ class Attestation:
         by: Checker,
         call: ToolCall,
         raw: str | bytes,
-        arguments: dict[str, Any],
+        arguments: Mapping[str, object],
         wire: str | None,
         seconds: float,
         repair: Repair | None = None,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
 
 from callgate.errors import Control, Invalid, InvocationError, SchemaRefused
 from callgate.tools.arguments.hydrated import (
@@ -24,9 +23,10 @@ from callgate.tools.arguments.parse_errors import ParseError
 from callgate.tools.arguments.parsing import parse_arguments
 from callgate.tools.arguments.repairing import frozen_copy, is_repairable, repair_now, repair_with
 from callgate.tools.calls import Issue, ToolCall
-from callgate.tools.definition import NoSchemaMode
+from callgate.tools.definition import Effect, NoSchemaMode
 from callgate.tools.limits import DEFAULT_LIMITS, Limits
 from callgate.tools.record import Style, ToolRecord
+from callgate.tools.schemas.exact import wants_exact
 from callgate.tools.schemas.validation import LazyValidator, Validator, explain
 from callgate.tools.values import freeze, thaw
 
@@ -38,10 +38,12 @@ __all__ = [
     "Hydrator",
     "Repair",
     "Repairer",
+    "UnmadeTool",
     "ValidatorInfo",
     "hydrate",
     "hydrate_and_construct",
     "unknown",
+    "with_instance",
 ]
 
 
@@ -86,7 +88,7 @@ def hydrate_and_construct(hydrator: Hydrator, found: HydrationResult) -> Hydrati
     waits = record.definition.no_schema_mode is NoSchemaMode.HUMAN_APPROVAL
     if not found.success or record.style is not Style.COMPONENT or supplied or waits or not found.trusted:
         return found
-    given: Any = thaw(found.arguments)
+    given = thaw(found.arguments)
     try:
         settled = given if record.settle is None else record.settle(given)
         tool = record.execute(settled if record.convert is None else record.convert(settled))
@@ -95,10 +97,56 @@ def hydrate_and_construct(hydrator: Hydrator, found: HydrationResult) -> Hydrati
         return _refused(found, error.public, detail)
     except (Exception, Control) as error:  # noqa: BLE001  (a constructor may raise anything; its text may hold values)
         return _refused(found, "The tool failed.", {"code": "tool_failed", "type": type(error).__name__})
-    return HydrationResult(found.call, True, found.provenance, found.arguments, tool, token=found.token)
+    return found.with_tool(tool)
 
 
-def _refused(found: HydrationResult, message: str, detail: Any) -> HydrationResult:
+class UnmadeTool:
+    """Stands for the instance of a tool that only a gate makes; its ``run`` refuses with the line to write."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        self.name, self.reason = name, reason
+
+    async def run(self, params: object = None) -> object:
+        """Refuse.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError(
+            f"the tool {self.name!r} does not run here: {self.reason}; write `await gate.call(hydrated, user=user)`, "
+            "which authorises, runs and records the call"
+        )
+
+
+def with_instance(hydrator: Hydrator | None, found: HydrationResult) -> HydrationResult:
+    """Add ``tool`` to a valid call: the instance of a class tool with ``effect="read"``, else an ``UnmadeTool``.
+
+    *hydrator* is None where a gate has the tool: its policies come first.
+    """
+    if not found.success:
+        return found
+    reason = "a gate has it" if hydrator is None else _why_unmade(hydrator.record)
+    if reason is None and hydrator is not None:
+        found = hydrate_and_construct(hydrator, found)
+        if found.tool is not None or not found.success:
+            return found
+        reason = "it takes more than its arguments, or its arguments were repaired"
+    return found.with_tool(UnmadeTool(found.call.name, reason or ""))
+
+
+def _why_unmade(record: ToolRecord) -> str | None:
+    """Return the reason why only a gate may make an instance of a tool, or None."""
+    definition = record.definition
+    if record.style is not Style.COMPONENT:
+        return "it is a function, which has no instance"
+    if definition.effect is not Effect.READ:
+        return 'it does not declare effect="read", so a policy has to authorise it'
+    if record.requires_approval or record.hooks or record.hooks_by_stage or definition.allowed_roles:
+        return "it has policies of its own, which only a gate applies"
+    return None if definition.has_schema else "it has no schema, so a policy has to authorise it"
+
+
+def _refused(found: HydrationResult, message: str, detail: object) -> HydrationResult:
     error = HydrationError("instantiate", message, detail)
     return HydrationResult(found.call, False, found.provenance, errors=(error,))
 
@@ -112,7 +160,7 @@ class Hydrator:
     """Hydrates the calls of one tool. What depends on the tool alone is computed once, here.
 
     *read* is a fast strict parser from text to an object. It raises an ``Exception`` for any other text, which is then
-    parsed again with tolerance and diagnosis.
+    parsed again with tolerance and diagnosis. *tool* is that of each valid result.
     """
 
     def __init__(
@@ -122,11 +170,13 @@ class Hydrator:
         limits: Limits = DEFAULT_LIMITS,
         *,
         lazy: bool = False,
-        read: Callable[[str], dict[str, Any]] | None = None,
+        read: Callable[[str], dict[str, object]] | None = None,
+        tool: object = None,
     ) -> None:
-        self.record, self.validator = record, validator
+        self.record, self.validator, self._tool = record, validator, tool
         self.limits = record.limits or limits
         self.digest = record.definition.digest
+        self._exact = not record.definition.tolerates and wants_exact(record.definition.parameters)
         self._late = lazy or isinstance(validator, LazyValidator)
         self._read = None if validator is None or self._late else read
 
@@ -177,7 +227,7 @@ class Hydrator:
         except Exception:  # noqa: BLE001
             return None
         token = Attestation(self, call, raw, arguments, wire, took)
-        return StrictResult(call=call, success=True, arguments=freeze(arguments), token=token)
+        return StrictResult(call=call, success=True, arguments=freeze(arguments), tool=self._tool, token=token)
 
     def provenance(self, call: ToolCall, wire: str | None, arguments: object, seconds: float) -> HydrationProvenance:
         """Build the provenance of strict, valid arguments."""
@@ -193,7 +243,7 @@ class Hydrator:
             return None
         return ValidatorInfo(*names, "run-time" if self._late else "compile-time", seconds)
 
-    def _attempt(self, call: ToolCall, raw: object, base: dict[str, Any]) -> HydrationResult:
+    def _attempt(self, call: ToolCall, raw: object, base: dict[str, object]) -> HydrationResult:
         """Read the arguments once, with tolerance and diagnosis."""
         definition, facts = self.record.definition, dict(base)
         try:
@@ -203,6 +253,7 @@ class Hydrator:
                 tolerant=definition.tolerates,
                 truncated=call.truncated,
                 takes_nothing=definition.takes_nothing,
+                exact=self._exact,
             )
         except ParseError as error:
             return _failed(call, facts, "parse", error.public, {"code": error.code, "position": error.position})
@@ -225,10 +276,12 @@ class Hydrator:
                 return _failed(call, facts, "instantiate", "The tool's types refused the arguments.", detail)
         token, repair = None, facts.get("repair")
         if self.validator is not None or repair is not None:
-            token = Attestation(self, call, evidence_of(call), parsed.value, None, 0.0, repair)
-        return HydrationResult(call, True, HydrationProvenance.of(facts), arguments, token=token)
+            token = Attestation(
+                self, call, evidence_of(call), parsed.value, None, 0.0, repair if isinstance(repair, Repair) else None
+            )
+        return HydrationResult(call, True, HydrationProvenance.of(facts), arguments, self._tool, token=token)
 
-    def _issues(self, arguments: dict[str, Any], facts: dict[str, Any]) -> tuple[Issue, ...]:
+    def _issues(self, arguments: Mapping[str, object], facts: dict[str, object]) -> tuple[Issue, ...]:
         """The issues of the arguments; notes the validator, or the mode in which a tool without a schema runs."""
         definition, validator = self.record.definition, self.validator
         if not definition.has_schema:
@@ -246,7 +299,7 @@ class Hydrator:
         return issues
 
 
-def _seen(call: ToolCall, wire: str | None) -> dict[str, Any]:
+def _seen(call: ToolCall, wire: str | None) -> dict[str, object]:
     """The provenance of a call before its arguments are read."""
     raw = call.arguments
     return {
@@ -260,6 +313,6 @@ def _seen(call: ToolCall, wire: str | None) -> dict[str, Any]:
 
 
 def _failed(
-    call: ToolCall, facts: dict[str, Any], stage: HydrationStage, message: str, detail: object = None
+    call: ToolCall, facts: dict[str, object], stage: HydrationStage, message: str, detail: object = None
 ) -> HydrationResult:
     return HydrationResult(call, False, HydrationProvenance.of(facts), errors=(HydrationError(stage, message, detail),))

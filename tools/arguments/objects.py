@@ -6,13 +6,16 @@ import re
 from collections.abc import Mapping
 from typing import Any, cast
 
+import orjson
+
 from callgate.tools.arguments.parse_errors import ParseError, beyond, not_an_object
 from callgate.tools.limits import DEFAULT_LIMITS, Limits
+from callgate.tools.values import SCALARS
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def parse_value(value: Mapping[str, object], limits: Limits = DEFAULT_LIMITS) -> dict[str, Any]:  # noqa: C901 - one loop, unrolled
+def parse_value(value: Mapping[str, object], limits: Limits = DEFAULT_LIMITS) -> dict[str, Any]:
     """Copy an object that a provider or caller sent into plain JSON values.
 
     The copy shares nothing mutable with *value*. Tuples become lists; subclasses of JSON's types, such as
@@ -25,34 +28,27 @@ def parse_value(value: Mapping[str, object], limits: Limits = DEFAULT_LIMITS) ->
         raise not_an_object(value)
     if not isinstance(value, dict):
         return _object(value, limits, 1, [1, 0])
-    copy: dict[str, Any] = dict(value)
-    size, bits = 0, limits.small_bits
-    for key, item in copy.items():  # most arguments are flat and plain; all others take the full walk
-        kind = type(item)
-        if kind is str:
-            if not item.isascii() or "\0" in item:
-                break
-            size += len(item)
-        elif kind is int:
-            if item.bit_length() > bits:
-                break
-        elif kind is float:
-            if item - item != 0.0:
-                break
-        elif kind is not bool and item is not None:
-            break
-        if type(key) is not str or not key.isascii() or "\0" in key:
-            break
-        size += len(key)
-    else:
-        if len(copy) < limits.max_nodes and size + len(copy) < limits.max_bytes:
-            return copy
-    return _object(copy, limits, 1, [1, 0])
+    copy: dict[str, Any] = dict(value)  # a caller's thread may change the original meanwhile
+    return copy if is_flat_object(copy, limits) else _object(copy, limits, 1, [1, 0])
+
+
+def is_flat_object(value: Mapping[str, object], limits: Limits) -> bool:
+    """Return True for an object of plain scalars within the limits, as most arguments are; the encoder looks at each."""
+    for item in value.values():  # a loop costs less than a set of the types for so few
+        if item.__class__ not in SCALARS:
+            return False
+    try:
+        data = orjson.dumps(value)  # refuses surrogates, integers of over 64 bits, and keys that are no strings
+    except TypeError:
+        return False
+    if len(data) > limits.small_object or data.find(b"\\u0000") >= 0:  # `in` would try bytes as an index
+        return False
+    return data.find(b"null") < 0 or float not in map(type, value.values())  # null may stand for NaN or infinity
 
 
 def _object(value: Mapping[Any, object], limits: Limits, depth: int, used: list[int]) -> dict[str, Any]:
     """Copy an object; *used* counts the values and characters of the whole."""
-    copy: dict[str, Any] = {}
+    copy: dict[str, object] = {}
     _enter(len(value), limits, depth, used)
     for key, item in value.items():
         if not isinstance(key, str):

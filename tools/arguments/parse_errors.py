@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from callgate.tools.limits import Limits
 
@@ -12,7 +11,7 @@ class ParseError(ValueError):
     """Arguments were refused before validation. The error holds nothing of the input.
 
     ``code`` is stable: ``too_large``, ``too_deep``, ``too_many_values``, ``number_too_long``, ``number_overflow``,
-    ``not_finite``, ``duplicate_key``, ``lone_surrogate``, ``nul``, ``not_text``, ``not_json``, ``not_an_object``,
+    ``number_rounded``, ``not_finite``, ``duplicate_key``, ``lone_surrogate``, ``nul``, ``not_text``, ``not_json``, ``not_an_object``,
     ``null``, ``empty``, ``truncated``, ``invalid_json``.
     ``position`` is the index, from 0, of the character at which the parser stopped; None where it is unknown.
     ``public`` is text that a model may read.
@@ -47,7 +46,7 @@ def beyond(code: str, limits: Limits) -> ParseError:
     return ParseError(code, _BEYOND[code].format(limits))
 
 
-def not_an_object(value: Any) -> ParseError:
+def not_an_object(value: object) -> ParseError:
     """The error for JSON that is not an object; null has a code of its own."""
     return ParseError("null" if value is None else "not_an_object", "the arguments must be a JSON object")
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from jiter import from_json
 
+from callgate.tools.arguments.exact_json import loses_fraction
 from callgate.tools.arguments.measures import admitted
 from callgate.tools.arguments.objects import parse_value
 from callgate.tools.arguments.parse_errors import ParseError, beyond, explained, not_an_object
@@ -31,7 +32,7 @@ class Parsed(NamedTuple):
     ``original`` (the received text, None where there was none) and ``effective`` (the parsed text) kept.
     """
 
-    value: dict[str, Any]
+    value: dict[str, object]
     rules: tuple[str, ...] = ()
     original: str | None = None
     effective: str | None = None
@@ -57,6 +58,7 @@ def parse_arguments(
     tolerant: bool = True,
     truncated: bool = False,
     takes_nothing: bool = False,
+    exact: bool = False,
 ) -> Parsed:
     """Parse arguments as a provider sent them: JSON text, an object, or None.
 
@@ -65,7 +67,7 @@ def parse_arguments(
     tools. None means that the provider sent no arguments, as Ollama and Gemini do for a tool without parameters. Like
     empty text it is read as ``{}`` by the rule ``empty``. Where *tolerant* is off it is refused, unless *takes_nothing*
     says that the tool accepts nothing but ``{}``. The JSON text ``null`` is always refused: the model wrote it, and it is
-    not an object.
+    not an object. *exact* refuses a number in the text whose fraction a float loses: ``0.99999999999999999999`` would be 1.
 
     Raises:
         ParseError: the arguments cannot be read, or exceed the *limits*.
@@ -79,7 +81,10 @@ def parse_arguments(
     if raw.__class__ is not str and not isinstance(raw, (str, bytes, bytearray)):
         return _strictly((parse_value(raw, limits), (), None, None))
     try:
-        return _strictly((parse_strict(raw, limits), (), None, None))
+        value = parse_strict(raw, limits)
+        if not exact or not loses_fraction(raw.encode() if isinstance(raw, str) else bytes(raw)):
+            return _strictly((value, (), None, None))
+        problem = ParseError("number_rounded", "a number has a fraction that is lost in a float; write fewer digits")
     except ParseError as error:
         problem = error
     if problem.code not in _REPAIRABLE or not (tolerant or (takes_nothing and problem.code == "empty")):
@@ -101,7 +106,7 @@ def _parse_tolerated(text: str, limits: Limits, problem: ParseError) -> Parsed:
     raise ParseError(second.code, second.detail)  # the position belongs to the other text
 
 
-def parse_strict(text: str | bytes | bytearray, limits: Limits = DEFAULT_LIMITS) -> dict[str, Any]:
+def parse_strict(text: str | bytes | bytearray, limits: Limits = DEFAULT_LIMITS) -> dict[str, object]:
     """Parse a text that is exactly one JSON object.
 
     Duplicate keys, NaN, infinities, numbers that overflow, lone surrogates and NUL characters are refused. This runs

@@ -1,36 +1,40 @@
-"""The fast path from a small text to checked arguments; all that depends on the tool alone is computed before."""
+"""The fast path from a small text or object to checked arguments; all that depends on the tool alone is computed before."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from jiter import from_json
 
+from callgate.tools.arguments.objects import is_flat_object
 from callgate.tools.arguments.parsing import parse_strict
 from callgate.tools.limits import Limits
 
 
 def strict_reader(
-    check: Callable[[Any], object] | None,
+    check: Callable[[object], object] | None,
     limits: Limits,
     *,
     floats: bool,
-    settle: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
-) -> Callable[[str], dict[str, Any]]:
-    """Make a function from the text of a JSON object to arguments: ``parse_strict``, then *check* and *settle*, if given.
+    settle: Callable[[dict[str, object]], dict[str, object]] | None = None,
+) -> Callable[[str | dict[str, object]], dict[str, object]]:
+    """Make a function from a JSON object or its text to arguments: it parses, then calls *check* and *settle*, if given.
 
     ``floats=False`` says that the schema allows no float. Then infinity, as which the parser reads ``1e999``, is not
     searched for, because validation refuses it. The function returns strict, valid arguments only. It raises some
-    ``Exception`` for any other text, and the caller then parses it again with ``parse_arguments`` for a diagnosis.
+    ``Exception`` for anything else, and the caller then parses it again with ``parse_arguments`` for a diagnosis.
     """
     small = 0 if floats else limits.small_text
 
-    def read(text: str) -> dict[str, Any]:
-        if len(text) <= small and "\\u0000" not in text:
-            arguments: dict[str, Any] = from_json(text.encode(), catch_duplicate_keys=True, allow_inf_nan=False)
+    def read(given: str | dict[str, object]) -> dict[str, object]:
+        if not isinstance(given, str):
+            arguments = given.copy()
+            if not is_flat_object(arguments, limits):
+                raise ValueError("not flat")
+        elif len(given) <= small and "\\u0000" not in given:
+            arguments = from_json(given.encode(), catch_duplicate_keys=True, allow_inf_nan=False)
         else:
-            arguments = parse_strict(text, limits)
+            arguments = parse_strict(given, limits)
         if check is not None:
             check(arguments)
         elif arguments.__class__ is not dict:

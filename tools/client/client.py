@@ -7,22 +7,25 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, NotRequired, TypeAlias, TypedDict, cast
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from dataclasses import replace
+from typing import Any, NotRequired, Self, TypeAlias, TypedDict, cast
 
 from callgate.errors import CallgateError, DefinitionError, Invalid, InvocationError, ToolError, UnknownTool
+from callgate.providers.guesses import Explained, explain_camel_case
 from callgate.tools.arguments.parse_errors import ParseError
 from callgate.tools.arguments.parsing import parse_arguments
 from callgate.tools.calls import ErrorInfo, Outcome, ToolCall, ToolResult
 from callgate.tools.client.arguments import ArgumentCheck, argument_errors, as_tool_call
-from callgate.tools.client.definitions import validate_tool_definitions, with_output_schema
+from callgate.tools.client.definitions import ALLOWANCE, CheckedTool, check_client_tools, with_output_schema
+from callgate.tools.client.schema import Members
 from callgate.tools.definition import ToolDefinition
 from callgate.tools.limits import DEFAULT_LIMITS, Limits
 from callgate.tools.naming import did_you_mean
+from callgate.tools.outputs import check_content, size_without_content
 from callgate.tools.record import Style, ToolRecord
+from callgate.tools.schemas.allowance import SchemaAllowance
 from callgate.tools.schemas.engines.base import Rejected, Validator, explain, guard_json
-from callgate.tools.schemas.validation import OUTPUT_LIMITS, compile_schema
 from callgate.tools.values import clip, dump, thaw
 
 MAX_TEXT = 1_024
@@ -49,14 +52,16 @@ OnInputRequired: TypeAlias = Callable[[ToolCall, Any], Awaitable[Answer] | Answe
 """A callback that sends a call to the client and returns its result: a ``ToolResult``, or a ``ClientResult`` mapping."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Tool:
-    definition: ToolDefinition
-    arguments: Validator
-    output: Validator | None
+class DefinitionList(list[ToolDefinition]):
+    """A list that may be awaited, as the documents do: ``await provider.get_tools()`` is the list itself."""
+
+    def __await__(self) -> Generator[object, object, Self]:
+        yield from ()
+        return self
 
 
-class ClientToolProvider:
+@explain_camel_case
+class ClientToolProvider(metaclass=Explained):
     """The tools of one client. Safe to share between tasks and threads.
 
     ``tools`` are its definitions as it sent them: flat or wrapped. They are checked once, here.
@@ -67,6 +72,7 @@ class ClientToolProvider:
     ``validate_arguments=False`` sends calls unchecked and marks their results; a gate always checks.
     ``output_schemas``, by tool, validate results in place of the schemas that the client declares.
     ``limits`` apply to arguments and results; by default ``Limits()``, or those of the gate that runs the tools.
+    ``allowance`` limits what all definitions cost together; it is checked before a schema is compiled.
 
     Raises:
         DefinitionError: ``Invalid client tool definitions: …``, or an invalid schema for results.
@@ -80,20 +86,21 @@ class ClientToolProvider:
         validate_arguments: bool = True,
         output_schemas: Mapping[str, Mapping[str, object]] | None = None,
         limits: Limits | None = None,
+        allowance: SchemaAllowance = ALLOWANCE,
     ) -> None:
-        definitions = {definition.name: definition for definition in validate_tool_definitions(tools)}
+        checked = {tool.definition.name: tool for tool in check_client_tools(tools, allowance)}
         for name, schema in (output_schemas or {}).items():
-            if name not in definitions:
-                raise DefinitionError(f"output_schemas names {clip(str(name))!r}{did_you_mean(str(name), definitions)}")
-            definitions[name] = with_output_schema(definitions[name], schema)
-        self._tools = {name: _compiled(definition) for name, definition in definitions.items()}
+            if name not in checked:
+                raise DefinitionError(f"output_schemas names {clip(str(name))!r}{did_you_mean(str(name), checked)}")
+            checked[name] = with_output_schema(checked[name], schema)
+        self._tools = checked
         self._on_input_required = on_input_required
         self._validates = validate_arguments
         self._limits = limits
 
-    def get_tools(self) -> list[ToolDefinition]:
-        """The checked definitions, in the order of the client; the list is a copy."""
-        return [tool.definition for tool in self._tools.values()]
+    def get_tools(self) -> DefinitionList:
+        """The checked definitions, in the order of the client; the list is a copy, and may be awaited."""
+        return DefinitionList(tool.definition for tool in self._tools.values())
 
     def validate_tool_arguments(self, call: object) -> ArgumentCheck:
         """Check a call's arguments and list all errors.
@@ -104,11 +111,11 @@ class ClientToolProvider:
         try:
             tool, arguments = self._parsed(as_tool_call(call))
         except Invalid as error:
-            return {"valid": False, "errors": [error.public]}
+            return cast("ArgumentCheck", Members({"valid": False, "errors": [error.public]}))
         errors = _errors(tool, arguments)
-        return {"valid": False, "errors": errors} if errors else {"valid": True}
+        return cast("ArgumentCheck", Members({"valid": False, "errors": errors} if errors else {"valid": True}))
 
-    async def execute(self, call: Any, context: Any = None) -> ClientResult:
+    async def execute(self, call: object, context: object = None) -> ClientResult:
         """Let the client run a call; returns ``{toolCallId, toolName, success, result, error?}``.
 
         Raises only for a cancellation and for exceptions that stop a process. ``context`` goes to the callback unchanged.
@@ -119,9 +126,9 @@ class ClientToolProvider:
         shown = dict(result.to_success())
         if not self._validates:
             shown["validated"] = False
-        return cast("ClientResult", shown)
+        return cast("ClientResult", Members(shown))
 
-    async def call(self, call: Any, context: Any = None) -> ToolResult:
+    async def call(self, call: object, context: object = None) -> ToolResult:
         """Like ``execute``, but returns a ``ToolResult``: code and outcome, and ``provenance`` with the checks."""
         wanted = as_tool_call(call)
         checked = {"trusted": False, "validated": False, "output_validated": False}
@@ -135,8 +142,8 @@ class ClientToolProvider:
         try:
             answer = await self._send(replace(wanted, arguments=arguments, chunk=None), context)
             output = _plain(read_answer(answer, wanted), self._limits or DEFAULT_LIMITS)
-            if tool.output is not None:
-                _require_valid_output(tool.output, output)
+            if (validator := tool.validators.get("output")) is not None:
+                _require_valid_output(validator, output)
                 checked["output_validated"] = True
         except Exception as error:  # noqa: BLE001  (a failure is a result)
             return _failure(wanted, Outcome.ERROR, error, checked)
@@ -153,7 +160,7 @@ class ClientToolProvider:
 
     # ------------------------------------------------------------------ one call
 
-    def _parsed(self, call: ToolCall) -> tuple[_Tool, dict[str, Any]]:
+    def _parsed(self, call: ToolCall) -> tuple[CheckedTool, dict[str, object]]:
         """Return the tool of a call, and its arguments as an object.
 
         Raises:
@@ -170,6 +177,7 @@ class ClientToolProvider:
                 tolerant=tool.definition.tolerates,
                 truncated=call.truncated,
                 takes_nothing=tool.definition.takes_nothing,
+                exact=not tool.definition.tolerates,
             )
         except ParseError as error:
             raise Invalid(error.public, stage="parse", code="invalid_json", public=error.public) from None
@@ -181,17 +189,17 @@ class ClientToolProvider:
         answer = self._on_input_required(call, context)
         return await answer if inspect.isawaitable(answer) else answer
 
-    def _record(self, tool: _Tool) -> ToolRecord:
+    def _record(self, tool: CheckedTool) -> ToolRecord:
         definition, suspends = tool.definition, self._on_input_required is None
 
-        async def body(arguments: dict[str, Any], ctx: Any) -> Any:
+        async def body(arguments: dict[str, object], ctx: Any) -> object:
             if suspends:
                 prompt = f"The client is to run its tool {definition.name}."
                 return _plain(ctx.suspend("client_tool", prompt, schema=thaw(definition.output_schema)))
             call = replace(ctx.tool_call, name=definition.name, arguments=arguments, chunk=None)
             return _plain(read_answer(await self._send(call, ctx), call))
 
-        return ToolRecord(
+        record = ToolRecord(
             definition,
             body,
             Style.RECORD,
@@ -201,20 +209,15 @@ class ClientToolProvider:
             formats="assert",  # the form of client tools counts it among the keywords that restrict
             resumable=suspends,
         )
+        record.validators.update(tool.validators)
+        return record
 
 
-def _compiled(definition: ToolDefinition) -> _Tool:
-    schema, output = definition.parameters, definition.output_schema
-    assert schema is not None
-    made = None if output is None else compile_schema(output, trusted=False, limits=OUTPUT_LIMITS, formats="assert")
-    return _Tool(definition, compile_schema(schema, trusted=False, formats="assert"), made)
+def _errors(tool: CheckedTool, arguments: Mapping[str, object]) -> list[str]:
+    return argument_errors(tool.definition.parameters or {}, tool.validators["parameters"], arguments)
 
 
-def _errors(tool: _Tool, arguments: dict[str, Any]) -> list[str]:
-    return argument_errors(tool.definition.parameters or {}, tool.arguments, arguments)
-
-
-def _require_valid(tool: _Tool, arguments: dict[str, Any]) -> None:
+def _require_valid(tool: CheckedTool, arguments: Mapping[str, object]) -> None:
     if errors := _errors(tool, arguments):
         public = "; ".join(errors)
         raise Invalid(public, public=public)
@@ -242,17 +245,21 @@ def read_answer(answer: object, call: ToolCall) -> object:
     return answer.get("result")
 
 
-def _plain(value: object, limits: Limits | None = None) -> Any:
+def _plain(value: object, limits: Limits | None = None) -> object:
     """Copy a result that is JSON; within *limits*, where no later check applies them.
 
     Raises:
         Invalid: the result is not JSON, or exceeds the limits.
     """
     maximum = sys.maxsize if limits is None else limits.max_output_bytes
+    characters = maximum if limits is None else maximum + 2 * limits.max_content_bytes  # more than its base64
     try:
-        guard_json(value, depth=(limits or DEFAULT_LIMITS).max_depth, nodes=maximum, characters=maximum)
-        if len(dump(value)) > maximum:
+        guard_json(value, depth=(limits or DEFAULT_LIMITS).max_depth, nodes=maximum, characters=characters)
+        size, largest, total = size_without_content(value, dump(value))
+        if size > maximum:
             raise _bad_result(f"it has over {maximum} bytes", "output_too_large")
+        if limits is not None:
+            check_content(largest, total, limits)
     except Rejected as error:
         raise _bad_result(error.issue.expected) from None
     except (TypeError, ValueError):  # a lone surrogate

@@ -6,24 +6,30 @@ roles, …): a definition with such a member is refused, never silently stripped
 
 from __future__ import annotations
 
-import unicodedata
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from typing import Any, Literal, TypedDict
+from functools import partial
+from typing import Literal, TypeAlias, TypedDict, cast
+from unicodedata import normalize
 
-from callgate.errors import DefinitionError
+from callgate.errors import DefinitionError, SchemaRefused
 from callgate.tools import definition_rules as rules
+from callgate.tools.client.schema import Members
 from callgate.tools.definition import _ATTRIBUTES, ToolDefinition
-from callgate.tools.schemas.engines.dialect import KEYWORDS
-from callgate.tools.schemas.engines.document import read
-from callgate.tools.schemas.engines.raw import INPUT_LIMITS, OUTPUT_LIMITS, SchemaLimits, require_json
-from callgate.tools.schemas.validation import verify_schema
+from callgate.tools.schemas.allowance import SchemaAllowance, Spending
+from callgate.tools.schemas.engines.base import Validator
+from callgate.tools.schemas.engines.dialect import KEYWORDS, Role
+from callgate.tools.schemas.engines.raw import OUTPUT_LIMITS, require_json
+from callgate.tools.schemas.outside import AdmittedSchema, admit_schema
 from callgate.tools.values import clip
+from callgate.tools.visible import folded, hides_text
 
-MAX_TOOLS = 512
 MAX_KEYS = 64
 MAX_ERRORS = 50
+ALLOWANCE = SchemaAllowance()
+MAX_TOOLS = ALLOWANCE.max_tools
 _WHOLE = replace(OUTPUT_LIMITS, max_bytes=262_144, max_depth=OUTPUT_LIMITS.max_depth + 8)
 """Limits of one definition: both schemas and all other members together."""
 
@@ -31,7 +37,7 @@ _POLICY = frozenset(
     {"effect", "key", "tags", "safe", "safety", "allowed_roles", "capabilities", "tolerant", "provider_schema"}
     | {"allow_no_schema", "no_schema_mode"}
 )
-_JOINERS = frozenset("\u200c\u200d\u200e\u200f")  # needed to write Persian, Arabic and emoji
+_EXACT = frozenset({"enum", "const"})  # values that a model repeats: no mark is needed there
 
 
 class Accepted(TypedDict):
@@ -60,7 +66,18 @@ def validate_tool_definitions(tools: object) -> list[ToolDefinition]:
     Raises:
         DefinitionError: ``Invalid client tool definitions: …``, with all errors.
     """
-    found, errors = _check(tools)
+    return [tool.definition for tool in check_client_tools(tools)]
+
+
+def check_client_tools(tools: object, allowance: SchemaAllowance = ALLOWANCE) -> list[CheckedTool]:
+    """Check definitions as ``validate_tool_definitions`` does, and return them with their validators.
+
+    All tools are admitted before the first schema is compiled.
+
+    Raises:
+        DefinitionError: ``Invalid client tool definitions: …``, with all errors.
+    """
+    found, errors = _check(tools, allowance)
     if errors:
         raise DefinitionError(f"Invalid client tool definitions: {'; '.join(errors)}")
     return found
@@ -68,47 +85,89 @@ def validate_tool_definitions(tools: object) -> list[ToolDefinition]:
 
 def safe_validate_tool_definitions(tools: object) -> Accepted | Refused:
     """Like ``validate_tool_definitions``, but returns ``{success: True, data}`` or ``{success: False, errors}``."""
-    found, errors = _check(tools)
+    found, errors = _check(tools, ALLOWANCE)
     if errors:
-        return {"success": False, "errors": errors}
-    return {"success": True, "data": found}
+        return cast("Refused", Members({"success": False, "errors": errors}))
+    return cast("Accepted", Members({"success": True, "data": [tool.definition for tool in found]}))
 
 
-def with_output_schema(definition: ToolDefinition, schema: Any) -> ToolDefinition:
-    """Replace the output schema of a definition; the schema keeps the limits for schemas from outside.
+def with_output_schema(tool: CheckedTool, schema: Mapping[str, object]) -> CheckedTool:
+    """Replace the output schema of a tool; the schema keeps the limits for schemas from outside.
 
     Raises:
         DefinitionError: the schema is invalid.
     """
-    _check_schema(schema, "output", OUTPUT_LIMITS)
-    return replace(definition, output_schema=schema)
+    validator = _check_schema(schema, "output").compile("assert")
+    return CheckedTool(replace(tool.definition, output_schema=schema), {**tool.validators, "output": validator})
 
 
-def _check(tools: object) -> tuple[list[ToolDefinition], list[str]]:
+@dataclass(frozen=True, slots=True)
+class CheckedTool:
+    """A definition from a client, and the validators of its schemas."""
+
+    definition: ToolDefinition
+    validators: Mapping[Role, Validator]
+
+
+Admitted: TypeAlias = tuple[ToolDefinition, list[AdmittedSchema]]
+
+
+def _check(tools: object, allowance: SchemaAllowance) -> tuple[list[CheckedTool], list[str]]:
     if not isinstance(tools, list | tuple):
         return [], [f"a list of tool definitions is needed, not {rules.kind_of(tools)}"]
-    if len(tools) > MAX_TOOLS:
-        return [], [f"there are {len(tools)} tools; the maximum is {MAX_TOOLS}"]
-    found: list[ToolDefinition] = []
+    if len(tools) > allowance.max_tools:
+        return [], [f"there are {len(tools)} tools; the maximum is {allowance.max_tools}"]
+    made: list[CheckedTool] = []
     errors: list[str] = []
     names: list[str] = []
-    for number, item in enumerate(tools, 1):
-        definition = _read(item, number, names, errors)
-        if definition is not None:
-            found.append(definition)
-    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+    spending = Spending(allowance, _WHOLE)
+    try:
+        found = _admitted(tools, spending, names, errors)
+        if not errors:
+            made = _compiled(found, spending, errors)
+    except SchemaRefused as refused:
+        errors.append(str(refused))
+    counted = Counter(map(folded, names))  # a reader takes names that differ in case for one
+    if twice := [name for name in dict.fromkeys(names) if counted[folded(name)] > 1]:
         errors.append(f"Duplicate tool names: {', '.join(twice)}")
     if len(errors) > MAX_ERRORS:
         errors = [*errors[: MAX_ERRORS - 1], f"and {len(errors) - MAX_ERRORS + 1} more"]
-    return found, errors
+    return made, errors
 
 
-def _read(item: Any, number: int, names: list[str], errors: list[str]) -> ToolDefinition | None:
+def _admitted(tools: Sequence[object], spending: Spending, names: list[str], errors: list[str]) -> list[Admitted]:
+    """Count all definitions, then read and admit each of them."""
+    for item in tools:
+        if isinstance(item, Mapping | ToolDefinition):
+            spending.count(item.to_dict() if isinstance(item, ToolDefinition) else item)
+    found: list[Admitted] = []
+    for number, item in enumerate(tools, 1):
+        spending.check_time()
+        admitted = _read(item, number, names, errors)
+        if admitted is not None:
+            found.append(admitted)
+    return found
+
+
+def _compiled(found: list[Admitted], spending: Spending, errors: list[str]) -> list[CheckedTool]:
+    """Compile what was admitted. ``formats`` is "assert": the form of client tools counts it among what restricts."""
+    made: list[CheckedTool] = []
+    while found:
+        definition, schemas = found.pop(0)
+        spending.check_time()
+        try:
+            made.append(CheckedTool(definition, {one.role: one.compile("assert") for one in schemas}))
+        except DefinitionError as error:
+            errors.append(_line_of(error, f"tool {clip(definition.name, 64)!r}"))
+    return made
+
+
+def _read(item: object, number: int, names: list[str], errors: list[str]) -> Admitted | None:
     """Check one definition; its errors go to *errors*, its name to *names*."""
     where, known = f"tool number {number}", len(errors)
-    ours = isinstance(item, ToolDefinition)
+    own = item if isinstance(item, ToolDefinition) else None
     try:
-        data = _flat(item.to_dict() if ours else item)
+        data = _flat(item if own is None else own.to_dict())
     except DefinitionError as error:
         errors.append(f"{where}: {error}")
         return None
@@ -116,16 +175,17 @@ def _read(item: Any, number: int, names: list[str], errors: list[str]) -> ToolDe
     if isinstance(name, str) and name:
         where = f"tool {clip(name, 64)!r}"
         names.append(clip(name, 64))
+    schemas: list[AdmittedSchema] = []
     for check in _CHECKS:
-        if not (ours and check is _check_policy):
+        if own is None or check is not _check_policy:
             try:
-                check(data)
+                schemas += check(data) or ()
             except DefinitionError as error:
                 errors.append(_line_of(error, where))
     if len(errors) > known:
         return None
     try:
-        return item if ours else ToolDefinition.from_dict(data)
+        return own or ToolDefinition.from_dict(data), schemas
     except DefinitionError as error:
         errors.append(_line_of(error, where))
         return None
@@ -153,7 +213,7 @@ def _flat(item: object) -> Mapping[str, object]:
 # ------------------------------------------------------------------------------------------ checks
 
 
-def _given(data: Mapping[str, object], attribute: str) -> Iterator[tuple[str, Any]]:
+def _given(data: Mapping[str, object], attribute: str) -> Iterator[tuple[str, object]]:
     """Every member for an attribute of a definition, in any spelling; null counts as absent."""
     return ((key, value) for key, value in data.items() if _ATTRIBUTES.get(key) == attribute and value is not None)
 
@@ -174,26 +234,27 @@ def _check_description(data: Mapping[str, object]) -> None:
     raise DefinitionError(f"a description of 1 to {rules.TEXT_LIMIT} characters is required; {found}")
 
 
-def _check_parameters(data: Mapping[str, object]) -> None:
+def _check_parameters(data: Mapping[str, object]) -> list[AdmittedSchema]:
     given = list(_given(data, "parameters"))
     if not given:
         raise DefinitionError('there is no schema: give parameters={"type": "object", "properties": {…}}')
+    admitted = [_check_schema(schema, "parameters") for _, schema in given]
     for _, schema in given:
-        _check_schema(schema, "parameters", INPUT_LIMITS)
-        if schema.get("type") != "object" or "properties" not in schema:
+        if not isinstance(schema, Mapping) or schema.get("type") != "object" or "properties" not in schema:
             raise DefinitionError('parameters must have "type": "object" and "properties", {} where there are none')
+    return admitted
 
 
-def _check_output(data: Mapping[str, object]) -> None:
-    for _, schema in _given(data, "output_schema"):
-        _check_schema(schema, "output", OUTPUT_LIMITS)
+def _check_output(data: Mapping[str, object]) -> list[AdmittedSchema]:
+    return [_check_schema(schema, "output") for _, schema in _given(data, "output_schema")]
 
 
-def _check_schema(schema: object, role: Literal["parameters", "output"], limits: SchemaLimits) -> None:
+def _check_schema(schema: object, role: Role) -> AdmittedSchema:
     if not isinstance(schema, Mapping):
         raise DefinitionError(f"the {role} schema must be a JSON Schema object, not {rules.kind_of(schema)}")
-    verify_schema(schema, role, trusted=False)
-    for at, node in read(schema, limits).nodes.items():
+    admitted = admit_schema(schema, role)
+    for at, node in admitted.document.nodes.items():
+        _check_alike(node, role, at)
         for key in node if isinstance(node, dict) else ():
             if key not in KEYWORDS and not key.startswith("x-"):
                 near = get_close_matches(key[:40], sorted(KEYWORDS), 1)
@@ -202,6 +263,24 @@ def _check_schema(schema: object, role: Literal["parameters", "output"], limits:
                 raise DefinitionError(
                     f"the {role} schema has {clip(key)!r} at {where_in}, which is not a keyword, "
                     f"so no engine would enforce it; {hint}"
+                )
+    return admitted
+
+
+def _check_alike(node: object, role: Role, at: str) -> None:
+    """Refuse properties that differ in case only, and values of an enum that look the same: a reader takes them for one.
+
+    Values may differ in case: "m" and "M" are minutes and months.
+    """
+    given: Mapping[str, object] = node if isinstance(node, dict) else {}
+    for word, alike in (("properties", folded), ("enum", partial(normalize, "NFKC"))):
+        seen: dict[str, str] = {}
+        names = given.get(word)
+        for one in names if isinstance(names, dict | list) else ():
+            if isinstance(one, str) and (other := seen.setdefault(alike(one), one)) != one:
+                raise DefinitionError(
+                    f"the {role} schema has {clip(other)!r} and {clip(one)!r} in {word} at {clip(at, 200) or '/'}; a reader "
+                    "takes them for one, so leave one of them out"
                 )
 
 
@@ -220,27 +299,25 @@ def _check_members(data: Mapping[str, object]) -> None:
 
 def _check_texts(data: Mapping[str, object]) -> None:
     """Refuse text that a model reads and a person does not see (tool poisoning), at any depth."""
-    stack: list[Any] = [data]
+    stack: list[tuple[str, object, bool]] = [("", data, True)]
+    for name in ("parameters", "output_schema", "metadata", "annotations"):
+        stack += ((key, given, True) for key, given in _given(data, name))
     while stack:
-        item = stack.pop()
+        where, item, prose = stack.pop()
+        if isinstance(item, str) and where and hides_text(item, prose=prose):
+            raise DefinitionError(f"a {where} holds control characters or invisible ones: {clip(item)}")
         if isinstance(item, Mapping):
-            for key in ("title", "description"):
-                if isinstance(item.get(key), str) and not _is_visible(item[key]):
-                    raise DefinitionError(f"a {key} holds control characters or invisible ones: {clip(item[key])}")
-            stack.extend(item.values())
+            for key, value in item.items():
+                kept = where or (item is data and key not in _ATTRIBUTES)  # an unknown member becomes metadata
+                if kept and hides_text(str(key), prose=False):
+                    raise DefinitionError(f"a name holds control characters or invisible ones: {clip(str(key))}")
+                shown = kept or key in {"title", "description"}  # of other members, a model reads these
+                stack.append((clip(str(key), 64) if shown else "", value, prose and key not in _EXACT))
         elif isinstance(item, list | tuple):
-            stack.extend(item)
+            stack.extend((where, one, prose) for one in item)
 
 
-def _is_visible(text: str) -> bool:
-    return (text.isascii() and text.isprintable()) or all(map(_is_plain, text))
-
-
-def _is_plain(character: str) -> bool:
-    return character in "\t\n\r" or character in _JOINERS or unicodedata.category(character) not in {"Cc", "Cf", "Co"}
-
-
-_CHECKS: tuple[Callable[[Mapping[str, Any]], None], ...] = (
+_CHECKS: tuple[Callable[[Mapping[str, object]], list[AdmittedSchema] | None], ...] = (
     _check_name,
     _check_description,
     _check_parameters,

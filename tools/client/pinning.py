@@ -4,7 +4,7 @@ A server, a client or an agent sends its tool definitions again and again. A def
 can carry an instruction to the model on the next: that is an attack. So the digest of a definition is pinned when it is
 first seen, and a changed definition is left out until it is approved::
 
-    pins = ToolPins(store)
+    pins = ToolPins(store.pins, definitions=store.cache)
     seen = await pins.admit(tenant, "crm", provider.get_tools())
     offered = ClientToolProvider(list(seen.tools), ask)
     for change in seen.changed:
@@ -14,19 +14,26 @@ first seen, and a changed definition is left out until it is approved::
 
 from __future__ import annotations
 
+import json
 from collections import OrderedDict
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 
-from callgate.errors import DefinitionError
+from callgate.errors import DefinitionError, StoreError
 from callgate.providers.clock import Clock, SystemClock
+from callgate.providers.logs import LogEvent, emit
+from callgate.providers.stores.base import CacheEntry, CacheStore
 from callgate.providers.stores.effects import Pin, PinStore
 from callgate.tools.definition import ToolDefinition
 from callgate.tools.values import clip, dump, pointer
+from callgate.tools.values import digest as digest_of
 
 MAX_PINS = 1_024
 """Pinned tools of one provider; the limit protects the store from a provider that invents names."""
 MAX_CHANGES = 20
+KEPT = 10 * 365 * 86_400.0
+"""Seconds that an approved definition is kept in a store."""
+_KEY = "pinned definition:"
 _MAX_SEEN = 1_024
 _ABSENT: object = object()
 
@@ -36,7 +43,7 @@ class ChangedTool:
     """A tool that differs from its approved definition; it is disabled until the new definition is approved.
 
     ``changes`` are lines for a person, each with the JSON Pointer of the change: values before and after, escaped and
-    cut. They are empty where this process has not seen the approved definition: a store keeps its digest only.
+    cut. They are empty where neither this process nor the store has the approved definition.
     """
 
     tool: str
@@ -80,10 +87,16 @@ class ToolPins:
     """The approved definitions of tools from outside, by tenant and provider, in a ``PinStore``.
 
     The pinned value is ``ToolDefinition.digest``: it covers name, description, schemas, hints and all other members.
+
+    Args:
+        store: the pins.
+        definitions: where approved definitions are kept, to show after a restart what has changed, such as ``store.cache``.
+            Default: only this process has them. A value that does not fit its digest counts as absent.
+        clock: the time of a pin.
     """
 
-    def __init__(self, store: PinStore, *, clock: Clock | None = None) -> None:
-        self._store = store
+    def __init__(self, store: PinStore, *, definitions: CacheStore | None = None, clock: Clock | None = None) -> None:
+        self._store, self._definitions = store, definitions
         self._clock = clock or SystemClock()
         self._seen: OrderedDict[str, ToolDefinition] = OrderedDict()  # by digest, to show what changed
 
@@ -126,8 +139,10 @@ class ToolPins:
                 pins[name] = pin
                 if pin.digest == definition.digest:
                     agreed.append(definition)
+                    if definition.digest not in self._seen:
+                        await self._keep(tenant, definition)
                 else:
-                    changed.append(ChangedTool(name, definition, pin, self._changes(pin, definition)))
+                    changed.append(ChangedTool(name, definition, pin, await self._changes(tenant, pin, definition)))
                 self._remember(definition)
         return Pinned(tuple(agreed), tuple(changed), tuple(shadowing), tuple(refused))
 
@@ -142,10 +157,16 @@ class ToolPins:
         """
         if not by:
             raise DefinitionError("approve needs by=, the person who has reviewed the change")
-        if await self._store.find(tenant, provider, tool) is None:
+        try:
+            pinned = await self._store.find(tenant, provider, tool) is not None
+        except StoreError:  # the pin does not verify: the approval replaces it
+            pinned = True
+        if not pinned:
             raise DefinitionError(f"there is no pin of {clip(tool)!r} of {clip(provider)!r}")
         pin = self._pin(provider, tool, digest, by)
         await self._store.put(tenant, pin)
+        if digest in self._seen:  # else the next process that admits it does
+            await self._keep(tenant, self._seen[digest])
         return pin
 
     async def _owners(self, tenant: str, providers: Iterable[str]) -> dict[str, str]:
@@ -160,14 +181,48 @@ class ToolPins:
         while len(self._seen) > _MAX_SEEN:
             self._seen.popitem(last=False)
 
-    def _changes(self, pin: Pin, definition: ToolDefinition) -> tuple[str, ...]:
-        before = self._seen.get(pin.digest)
+    async def _keep(self, tenant: str, definition: ToolDefinition) -> None:
+        """Keep an approved definition, unless it is there. A store that fails leaves it out: the pin holds without it."""
+        if self._definitions is None:
+            return
+        key, now = _KEY + definition.digest, self._clock.time()
+        try:
+            if await self._definitions.get(tenant, key) is None:
+                until = now + KEPT
+                await self._definitions.put(tenant, key, CacheEntry(dump(_document(definition)), now, until, until))
+        except StoreError as error:
+            emit(LogEvent.PROVIDER_FAILED, provider="pins", phase="keep", error=error)
+
+    async def _kept(self, tenant: str, digest: str) -> dict[str, object] | None:
+        """Return the definition of a digest; None if it was not kept, or is another one."""
+        if digest in self._seen:
+            return _document(self._seen[digest])
+        if self._definitions is None:
+            return None
+        try:
+            entry = await self._definitions.get(tenant, _KEY + digest)
+        except StoreError as error:
+            emit(LogEvent.PROVIDER_FAILED, provider="pins", phase="find", error=error)
+            return None
+        try:
+            found = None if entry is None else json.loads(entry.value)  # not orjson: it makes floats of large integers
+            return found if isinstance(found, dict) and digest_of(found) == digest else None
+        except (ValueError, RecursionError):  # bytes of another writer
+            return None
+
+    async def _changes(self, tenant: str, pin: Pin, definition: ToolDefinition) -> tuple[str, ...]:
+        before = await self._kept(tenant, pin.digest)
         if before is None:
             return ()
-        lines = list(_differences(before.to_dict(), definition.to_dict()))
+        lines = list(_differences(before, _document(definition)))
         if len(lines) > MAX_CHANGES:
             lines = [*lines[:MAX_CHANGES], f"and {len(lines) - MAX_CHANGES} more"]
         return tuple(lines)
+
+
+def _document(definition: ToolDefinition) -> dict[str, object]:
+    """Return the JSON that the digest of a definition is made of."""
+    return {**definition.to_dict(), "version": definition.version}
 
 
 def _differences(before: object, after: object, path: tuple[str | int, ...] = ()) -> Iterator[str]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal, TypedDict
+from typing import Any, Final, Literal, NoReturn, TypedDict
 
 from callgate.tools.definition_rules import NAME, TEXT_LIMIT
 from callgate.tools.schemas.engines.dialect import TYPES
-from callgate.tools.values import freeze
+from callgate.tools.values import FrozenDict, freeze
 
-_References = TypedDict("_References", {"$ref": str, "$defs": dict[str, Any]}, total=False)
+_References = TypedDict("_References", {"$ref": str, "$defs": dict[str, object]}, total=False)
 
 
 class JsonSchemaProperty(_References, total=False):
@@ -64,6 +64,29 @@ _SUBSCHEMAS = {"type": "array", "items": _PROPERTY, "minItems": 1}
 _MEMBERS = {"type": "object", "additionalProperties": _PROPERTY}
 _PARAMETERS = ("parameters", "inputSchema", "input_schema")
 
+
+class Members(dict[str, object]):
+    """A mapping of the source documents; reading a member as an attribute is answered with the line to write."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Answer ``result.success``, only asked for attributes that do not exist."""
+        write = f"; write result[{name!r}], or result.get({name!r})" if name in _ANSWERS else ""
+        raise AttributeError(f"a result is a mapping and has no attribute {name!r}{write}")
+
+
+class _Schema(FrozenDict):
+    """A schema as data; the source documents call methods of a library for TypeScript on it."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Answer ``ToolDefinitionSchema.parse``, only asked for attributes that do not exist."""
+        write = {
+            "parse": "; write validate_tool_definitions([definition])[0]",
+            "safeParse": "; write safe_validate_tool_definitions([definition])",
+        }.get(name, "")
+        raise AttributeError(f"ToolDefinitionSchema is JSON Schema, a mapping, and has no attribute {name!r}{write}")
+
+
+_ANSWERS = frozenset({"valid", "errors", "success", "data", "result", "error", "toolCallId", "toolName", "validated"})
 ToolDefinitionSchema: Final[dict[str, Any]] = freeze(
     {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -111,7 +134,8 @@ ToolDefinitionSchema: Final[dict[str, Any]] = freeze(
                 },
             },
         },
-    }
+    },
+    _Schema,
 )
 """The JSON Schema of a definition, for clients and their forms: every accepted definition is valid under it.
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, wraps
 from inspect import Parameter
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 from weakref import WeakKeyDictionary, ref
 
 from callgate.errors import DefinitionError
@@ -30,7 +30,7 @@ class _Slot:
     definition: ToolDefinition
     build: Callable[[type], ToolRecord]
     record: ref[ToolRecord] | None = None
-    validator: Any = None
+    validator: object = None
 
 
 _SLOTS: WeakKeyDictionary[type, _Slot] = WeakKeyDictionary()
@@ -39,13 +39,18 @@ _SLOTS: WeakKeyDictionary[type, _Slot] = WeakKeyDictionary()
 class ToolType(type):
     """The metaclass of tool classes: it holds the read-only aliases, which instances and ``vars()`` do not show."""
 
+    def __getattr__(cls, name: str) -> NoReturn:
+        """Answer the names of the source documents; only asked for attributes that do not exist."""
+        hint = "; write get_definition()" if name in {"getDefinition", "toolMetadata"} else ""
+        raise AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}{hint}")
+
     @property
     def definition(cls) -> ToolDefinition | None:
         """The same as ``get_definition()``."""
         return definition_of(cls)
 
     @property
-    def validator(cls) -> Any:
+    def validator(cls) -> object:
         """The validator of the arguments: the attached one, or a new one, which is kept.
 
         None where there is no schema.
@@ -61,7 +66,7 @@ class ToolType(type):
 
             record = component_record(cls)
             assert record is not None
-            slot.validator = compile_schema(cast("Mapping[str, Any]", record.schema_of("parameters")))
+            slot.validator = compile_schema(cast("Mapping[str, object]", record.schema_of("parameters")))
         return slot.validator
 
 
@@ -132,7 +137,7 @@ def make_component(
     The original constructor, methods, static members and names are kept. Where the constructor takes no arguments
     object (``takes_arguments=False``), it is called without one, and ``run`` gets the arguments if it has a parameter.
     """
-    body: dict[str, Any] = {
+    body: dict[str, object] = {
         "__module__": original.__module__,
         "__qualname__": original.__qualname__,
         "__doc__": original.__doc__,
@@ -155,18 +160,18 @@ def _metaclass(kind: type) -> type:
     return kind if issubclass(kind, ToolType) else type(f"Tool{kind.__name__}", (kind, ToolType), {})
 
 
-def _without_constructor(original: Any) -> dict[str, Any]:
+def _without_constructor(original: Any) -> dict[str, object]:
     """Members that take the arguments object in place of the constructor, and pass it to ``run``."""
     kept = "_ToolComponent__arguments"
 
-    def __init__(self: Any, arguments: Any = None, /, **injected: Any) -> None:  # noqa: N807
+    def __init__(self: Any, arguments: object = None, /, **injected: object) -> None:  # noqa: N807
         object.__setattr__(self, kept, arguments)
         original.__init__(self, **injected)
 
     def run(self: Any, params: Any = None) -> Any:
         return original.run(self, getattr(self, kept) if params is None else params)
 
-    async def run_async(self: object, params: object = None) -> Any:
+    async def run_async(self: object, params: object = None) -> object:
         return await run(self, params)
 
     if len(inspect.signature(original.run).parameters) < 2:
@@ -180,7 +185,7 @@ class Constructor:
     """The parameters of a class tool's constructor: the arguments object, of type ``hint``, and injected ones."""
 
     takes_arguments: bool = False
-    hint: Any = Parameter.empty
+    hint: object = Parameter.empty
     injected: tuple[Injected, ...] = ()
     context_parameter: str | None = None
 

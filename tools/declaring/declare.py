@@ -11,14 +11,15 @@ from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, Unpack, 
 from weakref import WeakKeyDictionary, ref
 
 from callgate.errors import DefinitionError
+from callgate.providers.guesses import explain_attributes
 from callgate.tools.arguments import conversion
 from callgate.tools.declaring.component import ToolComponent, component_record, make_component, read_constructor
 from callgate.tools.declaring.executor import executor_record, is_executor
 from callgate.tools.declaring.signature import read_colour, read_docstring, read_signature, resolve_hints
 from callgate.tools.declaring.typed import Defaults, Settling, json_schema, make_adapter, read_output
 from callgate.tools.definition import Effect, NoSchemaMode, ToolAnnotations, ToolDefinition
-from callgate.tools.naming import did_you_mean, explain_attributes
-from callgate.tools.record import AuthorSettings, RecordSettings, Style, ToolRecord
+from callgate.tools.naming import did_you_mean
+from callgate.tools.record import AuthorSettings, RecordSettings, Style, ToolRecord, as_declared
 from callgate.tools.schemas.engines.dialect import Role
 
 P = ParamSpec("P")
@@ -27,6 +28,8 @@ C = TypeVar("C", bound=type)
 
 _INSTEAD = {
     "args_schema": "@tool(parameters=Model.model_json_schema())",
+    "cache": "@tool(hooks=[Cache(60)])",
+    "desc": "@tool(description=...)",
     "func": "@tool() above the function",
     "input_schema": "@tool(parameters={...})",
     "inputSchema": "@tool(parameters={...})",
@@ -35,8 +38,11 @@ _INSTEAD = {
     "provided_by": '@tool(metadata={"provided_by": "..."})',
     "read_only": '@tool(effect="read")',
     "readonly": '@tool(effect="read")',
+    "rate_limit": '@tool(hooks=[Quota("100/minute")])',
     "retries": "@tool(hooks=[Retry(3)])",
+    "role": "@tool(allowed_roles={...})",
     "roles": "@tool(allowed_roles={...})",
+    "schema": "@tool(parameters={...})",
     "timeout": "@tool(deadline=...)",
 }
 """The option to write for names of other frameworks and of the source documents."""
@@ -54,24 +60,25 @@ class ToolOptions(AuthorSettings, total=False):
     name: str
     title: str | None
     description: str | None
-    parameters: Mapping[str, Any] | None
-    output_schema: Mapping[str, Any] | Literal[False] | None
+    parameters: Mapping[str, object] | None
+    output_schema: Mapping[str, object] | Literal[False] | None
     effect: Effect | Literal["read", "idempotent", "keyed", "irreversible"] | None
     key: Sequence[str]
     tags: Iterable[str]
     safe: bool | None
     safety: Mapping[str, object]
     allowed_roles: Iterable[str]
-    capabilities: Mapping[str, Any]
+    capabilities: Mapping[str, object]
     annotations: ToolAnnotations
-    examples: Sequence[Any]
+    examples: Sequence[object]
     version: str
+    deprecated: str | None
     strict: bool | None
-    provider_schema: Mapping[str, Any] | None
+    provider_schema: Mapping[str, object] | None
     allow_no_schema: bool
     no_schema_mode: NoSchemaMode | Literal["read-only", "human-approval", "full"] | None
     tolerant: bool | None
-    metadata: Mapping[str, Any]
+    metadata: Mapping[str, object]
     hooks_by_stage: Mapping[str, Sequence[object]]
 
 
@@ -128,7 +135,7 @@ class AsyncFunctionTool(FunctionTool[P, R_co]):
         if sys.version_info >= (3, 12):
             inspect.markcoroutinefunction(self)
 
-    async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:  # type: ignore[override]  # R_co is awaitable
+    async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> object:  # type: ignore[override]  # R_co is awaitable
         """Call and await the function itself: no gate, no validation, no policy."""
         return await cast("Any", self._function(*args, **kwargs))
 
@@ -147,7 +154,7 @@ def tool(target: C, /) -> C: ...  # type: ignore[overload-overlap]  # a class is
 @overload
 def tool(target: Callable[P, R_co], /) -> FunctionTool[P, R_co]: ...
 @overload
-def tool(definition: Mapping[str, Any], /, **options: Unpack[ToolOptions]) -> ToolDecorator: ...
+def tool(definition: Mapping[str, object], /, **options: Unpack[ToolOptions]) -> ToolDecorator: ...
 @overload
 def tool(**options: Unpack[ToolOptions]) -> ToolDecorator: ...
 def tool(target: Any = None, /, **options: Any) -> Any:
@@ -179,7 +186,9 @@ def tool(target: Any = None, /, **options: Any) -> Any:
         if isinstance(item, FunctionTool):
             raise DefinitionError(f"{item!r} is a tool already")
         if not callable(item):
-            raise TypeError(f"@tool takes a function or a class, and options by name; not {type(item).__name__}")
+            write = f"@tool(name={item!r})" if isinstance(item, str) else "@tool above it, or @tool(option=value)"
+            kind = type(item).__name__
+            raise TypeError(f"@tool takes a function or a class, and options by name; not {kind}; write {write}")
         record = _function_record(item, options)
         return (AsyncFunctionTool if record.is_async and not record.streams else FunctionTool)(item, record)
 
@@ -196,7 +205,7 @@ def as_tool(item: object) -> ToolRecord:
     if isinstance(item, ToolRecord):
         return item
     if isinstance(item, FunctionTool):
-        return cast("FunctionTool[..., Any]", item).record
+        return cast("FunctionTool[..., object]", item).record
     if isinstance(item, type):
         return _from_class(item)
     if isinstance(item, ToolComponent):
@@ -208,7 +217,7 @@ def as_tool(item: object) -> ToolRecord:
     raise TypeError(f"a tool is a function, a class made with @tool, an executor or a ToolRecord; not {item!r:.80}")
 
 
-_RECORDS: WeakKeyDictionary[Any, ref[ToolRecord]] = WeakKeyDictionary()
+_RECORDS: WeakKeyDictionary[object, ref[ToolRecord]] = WeakKeyDictionary()
 
 
 def _remembered(item: object, build: Callable[[Any], ToolRecord]) -> ToolRecord:
@@ -260,10 +269,7 @@ def _function_record(function: object, options: Mapping[str, object]) -> ToolRec
     declared, record = _split(options)
     output, parameters = declared.pop("output_schema", None), declared.pop("parameters", None)
     found = read_signature(
-        call,
-        parameters=parameters,
-        generate=not declared.get("allow_no_schema"),
-        output=output is None,
+        call, parameters=parameters, generate=not declared.get("allow_no_schema"), output=output is None
     )
     definition = _define(
         declared,
@@ -273,7 +279,7 @@ def _function_record(function: object, options: Mapping[str, object]) -> ToolRec
         parameters=found.parameters,
         output_schema=found.output.schema if output is None else output or None,
     )
-    return ToolRecord(
+    made = ToolRecord(
         definition=definition,
         execute=call,
         style=Style.KEYWORDS,
@@ -291,6 +297,7 @@ def _function_record(function: object, options: Mapping[str, object]) -> ToolRec
         generated=_generated(parameters, output),
         **record,
     )
+    return as_declared(made)
 
 
 def _generated(parameters: object, output: object) -> frozenset[Role]:
@@ -299,7 +306,7 @@ def _generated(parameters: object, output: object) -> frozenset[Role]:
     return frozenset(role for role, schema in given.items() if schema is None)
 
 
-def _class_tool(cls: Any, options: Mapping[str, Any]) -> type:
+def _class_tool(cls: type, options: Mapping[str, object]) -> type:
     if component_record(cls) is not None:
         raise DefinitionError(f"{cls.__qualname__} is a tool already")
     where = cls.__qualname__
@@ -337,7 +344,7 @@ def _class_tool(cls: Any, options: Mapping[str, Any]) -> type:
     return make_component(
         cls,
         definition,
-        lambda made: dataclasses.replace(template, execute=made, component=made),
+        lambda made: as_declared(dataclasses.replace(template, execute=made, component=made)),
         takes_arguments=constructor.takes_arguments,
     )
 
@@ -353,7 +360,7 @@ def _run_of(cls: type) -> Callable[..., object]:
     return run
 
 
-def _object_schema(hint: object, where: str) -> tuple[dict[str, Any] | None, conversion.Convert | None, Settling]:
+def _object_schema(hint: object, where: str) -> tuple[dict[str, object] | None, conversion.Convert | None, Settling]:
     """Read the type of a constructor's arguments object: a TypedDict, dataclass or model has a schema."""
     if conversion.is_mapping(hint):
         return None, None, Settling()
@@ -363,7 +370,7 @@ def _object_schema(hint: object, where: str) -> tuple[dict[str, Any] | None, con
             "dict[str, Any], a TypedDict, a dataclass or a model"
         )
     adapter = make_adapter(hint, where)
-    schema = {"additionalProperties": False} | json_schema(adapter)
+    schema: dict[str, object] = {"additionalProperties": False, **json_schema(adapter)}
     if conversion.kind_of(hint) == "same":
         return schema, None, Settling()
     from callgate.tools.declaring.settling import prove, settle_typed
@@ -372,14 +379,14 @@ def _object_schema(hint: object, where: str) -> tuple[dict[str, Any] | None, con
     return schema, conversion.typed_convert(adapter), settle_typed(adapter, Defaults(), proven=proven)
 
 
-def read_types(described: dict[str, Any]) -> dict[str, Any]:
+def read_types(described: dict[str, object]) -> dict[str, object]:
     """Replace types in ``input_schema`` and ``output_schema`` by their schemas; return the settings of their record.
 
     Raises:
         DefinitionError: pydantic cannot convert one of the types.
     """
     where = f"ToolRecord {described.get('id') or described.get('name')}"
-    settings, generated = dict[str, Any](), set[Role]()
+    settings, generated = dict[str, object](), set[Role]()
     if isinstance(wanted := described.get("input_schema"), type):
         described["input_schema"], convert, settling = _object_schema(wanted, where)
         settings |= {"convert": convert, "settle": settling.settle, "identity": settling.identity}

@@ -10,7 +10,7 @@ from typing import Any, Protocol, Self
 from callgate.errors import DefinitionError, ToolError
 from callgate.tools.calls import ToolResult
 from callgate.tools.definition import ToolDefinition
-from callgate.tools.record import Style, ToolRecord
+from callgate.tools.record import Style, ToolRecord, as_declared, check_execute
 from callgate.tools.values import thaw
 
 _RESULT_KEYS = frozenset({"status", "output", "error", "metadata", "callId", "toolName"})
@@ -25,12 +25,12 @@ class ToolSchema:
 
     name: str
     description: str | None
-    input_schema: Mapping[str, Any] | None
-    output_schema: Mapping[str, Any] | None = None
-    examples: Sequence[Any] = ()
+    input_schema: Mapping[str, object] | None
+    output_schema: Mapping[str, object] | None = None
+    examples: Sequence[object] = ()
 
     @classmethod
-    def of(cls, value: Any) -> Self:
+    def of(cls, value: object) -> Self:
         """Read a mapping or an object with these members, under these names or as ``inputSchema``, ``outputSchema``.
 
         Raises:
@@ -95,8 +95,8 @@ class ToolSchema:
 class ToolExecutor(Protocol):
     """The protocol of an executor, which ``as_tool`` and a registry accept beside functions and classes.
 
-    ``execute`` may be async or plain. It returns the output, raises, or returns a ``ToolResult`` or a mapping
-    ``{"status": "success", "output": ...}`` or ``{"status": "error", "error": text}``; that text reaches the model.
+    ``execute`` may be async or plain. It returns the output, raises, or returns ``ToolResult(status="success",
+    output=...)``, ``ToolResult(status="error", error=text)`` or a mapping ``{"status": "success", "output": ...}`` or ``{"status": "error", "error": text}``; that text reaches the model.
     An executor that also has a ``definition`` (a ``ToolDefinition``) is registered under it.
     """
 
@@ -119,31 +119,40 @@ def executor_record(executor: ToolExecutor) -> ToolRecord:
     """Make the record of an executor.
 
     Raises:
-        DefinitionError: its schema breaks a rule.
+        DefinitionError: its schema breaks a rule, or ``execute`` does not take the input and the context.
     """
     definition = getattr(executor, "definition", None)
     if not isinstance(definition, ToolDefinition):
         definition = ToolSchema.of(executor.schema).to_definition()
     run = executor.execute
+    check_execute(run, f"{type(executor).__qualname__}.execute")
 
     async def execute_async(arguments: object, context: object) -> object:
         return _output(await run(arguments, context))
 
-    def execute(arguments: Any, context: Any) -> Any:
+    def execute(arguments: object, context: object) -> object:
         return _output(run(arguments, context))
 
     is_async = inspect.iscoroutinefunction(run)
-    return ToolRecord(
-        definition=definition, execute=execute_async if is_async else execute, style=Style.RECORD, is_async=is_async
-    )
+    body = execute_async if is_async else execute
+    return as_declared(ToolRecord(definition=definition, execute=body, style=Style.RECORD, is_async=is_async))
 
 
-def _output(result: object) -> Any:
+def output_of(result: ToolResult) -> object:
+    """Return the output of a result that a tool has returned.
+
+    Raises:
+        ToolError: the result is an error; its text reaches the model.
+    """
+    if result.ok:
+        return result.output
+    raise ToolError(result.error.public if result.error else ToolError.default_public)
+
+
+def _output(result: object) -> object:
     """The output in a result, or the value itself where it is not a result."""
     if isinstance(result, ToolResult):
-        if result.ok:
-            return result.output
-        raise ToolError(result.error.public if result.error else ToolError.default_public)
+        return output_of(result)
     if isinstance(result, Mapping) and "status" in result and result.keys() <= _RESULT_KEYS:
         if result["status"] == "success":
             return result.get("output")

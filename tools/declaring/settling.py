@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from callgate.errors import DefinitionError
 from callgate.tools.arguments import conversion
@@ -20,6 +20,10 @@ from callgate.tools.arguments.conversion import Convert
 from callgate.tools.calls import Issue
 from callgate.tools.declaring.typed import Argument, Defaults, Settling, json_schema, make_adapter
 from callgate.tools.values import canonical, dump, thaw
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
 
 _DEEPEST = 6
 """Levels of nesting in a sample of a type; optional members below are left out."""
@@ -49,7 +53,9 @@ def settle_flat(ints: Sequence[str], floats: Sequence[str], defaults: Defaults) 
     return Settling(lambda given: {**misfits, **(given if convert is None else convert(given))}, misfits=misfits)
 
 
-def settle_typed(adapter: Any, defaults: Defaults, wires: Mapping[str, str] | None = None, *, proven: bool) -> Settling:
+def settle_typed(
+    adapter: TypeAdapter[object], defaults: Defaults, wires: Mapping[str, str] | None = None, *, proven: bool
+) -> Settling:
     """Settle with pydantic: fill *defaults*, validate, and dump to JSON; *wires* renames what pydantic does not.
 
     If the types are not *proven* (see ``prove``), each call checks that the JSON gives itself back.
@@ -60,28 +66,28 @@ def settle_typed(adapter: Any, defaults: Defaults, wires: Mapping[str, str] | No
     unordered, equals = bool(kinds & {"set", "frozenset"}), bool(kinds & {"decimal", "datetime", "set", "frozenset"})
     fitting, misfits = dict(defaults.fitting), dict(defaults.misfits)
 
-    def to_json(value: object) -> Any:
-        dumped = to_python(value, mode="json", by_alias=True, round_trip=True, warnings=False)
+    def to_json(value: object) -> dict[str, object]:
+        dumped: dict[str, object] = to_python(value, mode="json", by_alias=True, round_trip=True, warnings=False)
         if unordered:
             dumped = _walk(to_python(value, by_alias=True, round_trip=True, warnings=False), dumped, None)
         return {wires.get(name, name): part for name, part in dumped.items()} if wires else dumped
 
-    def settle(arguments: dict[str, Any]) -> dict[str, Any]:
-        settled: dict[str, Any] = to_json(validate({**fitting, **arguments}))
+    def settle(arguments: Mapping[str, object]) -> dict[str, object]:
+        settled = to_json(validate({**fitting, **arguments}))
         if not proven and to_json(validate(settled)) != settled:
             raise conversion.refusal([Issue("", "unstable", "must convert to a value whose JSON form gives it back")])
         return {**misfits, **settled} if misfits else settled
 
-    def identity(settled: dict[str, Any]) -> dict[str, Any]:
+    def identity(settled: Mapping[str, object]) -> dict[str, object]:
         value = validate(without(settled, misfits))
         python = to_python(value, by_alias=True, round_trip=True, warnings=False)
-        found: dict[str, Any] = _walk(python, to_json(value), _equal_form)
+        found: dict[str, object] = _walk(python, to_json(value), _equal_form)
         return {**misfits, **found}
 
     return Settling(settle, identity if equals else None, misfits)
 
 
-def without(arguments: dict[str, Any], misfits: Mapping[str, object]) -> dict[str, Any]:
+def without(arguments: Mapping[str, object], misfits: Mapping[str, object]) -> dict[str, object]:
     """Leave out the arguments that are still a default which the types refuse."""
     return {name: value for name, value in arguments.items() if name not in misfits or value != misfits[name]}
 
@@ -96,8 +102,8 @@ def defaults_of(given: Sequence[Argument]) -> Defaults:
     """Return the defaults that are JSON; others apply in the function alone."""
     from pydantic_core import PydanticSerializationError
 
-    fitting: dict[str, Any] = {}
-    misfits: dict[str, Any] = {}
+    fitting: dict[str, object] = {}
+    misfits: dict[str, object] = {}
     for item in given:
         if item.required:
             continue
@@ -119,7 +125,7 @@ def defaults_of(given: Sequence[Argument]) -> Defaults:
     return Defaults(fitting, misfits)
 
 
-def _adapter(hint: object, where: str) -> Any:
+def _adapter(hint: object, where: str) -> TypeAdapter[object]:
     with warnings.catch_warnings():  # of an alias, which has a meaning for the parameter and none for the type alone
         warnings.simplefilter("ignore")
         return make_adapter(hint, where)
@@ -150,10 +156,10 @@ def prove(hint: object, where: str) -> bool:
         tried = True
         try:
             shown = adapter.dump_json(value, by_alias=True, round_trip=True, warnings=False)
-            again = adapter.validate_json(shown)
+            repeated = adapter.validate_json(shown)
         except Exception as error:  # noqa: BLE001  (the author's own serialiser or validator may raise anything)
             raise _not_given_back(where, type(error).__name__) from None
-        if not _same(value, again):
+        if not _same(value, repeated):
             raise _not_given_back(where, "another value")
     return tried
 
@@ -165,22 +171,22 @@ def _not_given_back(where: str, what: str) -> DefinitionError:
     )
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(one: object, other: object) -> bool:
     """Compare two values; objects that only compare by identity count as equal."""
     if type(one) is not type(other):
         return False
-    if isinstance(one, dict):
+    if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple):
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
         return len(one) == len(other) and all(map(_same, one, other))
-    fields: Any = getattr(one, "__dict__", None)
+    fields: dict[str, object] | None = getattr(one, "__dict__", None)
     if fields and (hasattr(one, "__pydantic_fields__") or dataclasses.is_dataclass(one)):
         return all(_same(value, getattr(other, name, None)) for name, value in fields.items())
     by_identity: object = object.__eq__
     return type(one).__eq__ is by_identity or bool(one == other)
 
 
-def _samples(schema: object, known: Mapping[str, object], depth: int) -> Iterator[Any]:
+def _samples(schema: object, known: Mapping[str, object], depth: int) -> Iterator[object]:
     """Make a few JSON values that may fit a schema; each branch of a choice is used once."""
     if not isinstance(schema, Mapping):
         return
@@ -202,7 +208,7 @@ def _samples(schema: object, known: Mapping[str, object], depth: int) -> Iterato
         yield from make(schema, known, depth)
 
 
-def _text_samples(schema: Mapping[str, Any], _known: Mapping[str, Any], _depth: int) -> Iterator[object]:
+def _text_samples(schema: Mapping[str, Any], _known: Mapping[str, object], _depth: int) -> Iterator[object]:
     shape = str(schema.get("format"))
     if shape in _SAMPLES:
         yield _SAMPLES[shape]
@@ -211,16 +217,16 @@ def _text_samples(schema: Mapping[str, Any], _known: Mapping[str, Any], _depth: 
     yield from (text + "a" * (least - len(text)) for text in _TEXTS)
 
 
-def _number_samples(schema: Mapping[str, Any], _known: Mapping[str, Any], _depth: int) -> Iterator[object]:
+def _number_samples(schema: Mapping[str, Any], _known: Mapping[str, object], _depth: int) -> Iterator[object]:
     least = schema.get("minimum", schema.get("exclusiveMinimum"))
-    most = schema.get("maximum", schema.get("exclusiveMaximum"))
+    maximum = schema.get("maximum", schema.get("exclusiveMaximum"))
     step = schema.get("multipleOf", 1)
     yield from (1, 7 * step)
     yield from [] if least is None else (least, least + step)
-    yield from [] if most is None else (most, most - step)
+    yield from [] if maximum is None else (maximum, maximum - step)
 
 
-def _array_samples(schema: Mapping[str, Any], known: Mapping[str, Any], depth: int) -> Iterator[object]:
+def _array_samples(schema: Mapping[str, Any], known: Mapping[str, object], depth: int) -> Iterator[object]:
     heads = [next(_samples(one, known, depth + 1), None) for one in schema.get("prefixItems") or ()]
     parts = list(_samples(schema.get("items"), known, depth + 1)) or ["a"]
     least = max(schema.get("minItems", 0) - len(heads), 0)
@@ -229,7 +235,7 @@ def _array_samples(schema: Mapping[str, Any], known: Mapping[str, Any], depth: i
         yield from (heads + [part] * max(least, 1) for part in parts)
 
 
-def _object_samples(schema: Mapping[str, Any], known: Mapping[str, Any], depth: int) -> Iterator[object]:
+def _object_samples(schema: Mapping[str, Any], known: Mapping[str, object], depth: int) -> Iterator[object]:
     members = {name: list(_samples(part, known, depth + 1)) for name, part in (schema.get("properties") or {}).items()}
     extra = list(_samples(schema.get("additionalProperties"), known, depth + 1))
     if not members:
@@ -240,7 +246,7 @@ def _object_samples(schema: Mapping[str, Any], known: Mapping[str, Any], depth: 
         yield {name: parts[min(index, len(parts) - 1)] for name, parts in members.items() if parts}
 
 
-_MAKE: dict[str, Callable[[Mapping[str, Any], Mapping[str, Any], int], Iterator[Any]]] = {
+_MAKE: dict[str, Callable[[Mapping[str, object], Mapping[str, object], int], Iterator[object]]] = {
     "string": _text_samples,
     "integer": _number_samples,
     "number": _number_samples,
@@ -266,7 +272,7 @@ def _kinds(schema: object) -> set[str]:
     return found
 
 
-def _walk(python: object, dumped: object, leaf: Callable[[Any, Any], object] | None) -> Any:
+def _walk(python: object, dumped: object, leaf: Callable[[object, object], object] | None) -> Any:
     """Return *dumped* with the items of sets in a fixed order, and with *leaf* applied to scalars."""
     if isinstance(python, dict) and isinstance(dumped, dict) and len(python) == len(dumped):
         return {key: _walk(value, dumped[key], leaf) for value, key in zip(python.values(), dumped, strict=True)}
@@ -276,7 +282,7 @@ def _walk(python: object, dumped: object, leaf: Callable[[Any, Any], object] | N
     return dumped if leaf is None else leaf(python, dumped)
 
 
-def _equal_form(python: object, dumped: object) -> Any:
+def _equal_form(python: object, dumped: object) -> object:
     """Return the same text for equal decimals and equal instants."""
     if isinstance(python, Decimal) and python.is_finite():
         text = format(python, "f") if abs(python.adjusted()) < _DIGITS else str(python)

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
+import re
 import types
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Mapping,
+)
 from dataclasses import dataclass
 from inspect import Parameter
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 
 from callgate.errors import DefinitionError, ProviderError
 from callgate.providers.markers import Injected, find_injected, hints_of
@@ -24,6 +35,10 @@ from callgate.tools.declaring.typed import (
     read_output,
 )
 from callgate.tools.definition_rules import DESCRIPTION_LIMIT
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
 
 _COMPOSING = frozenset({"$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "if"})
 _ITERATORS = (AsyncIterator, AsyncIterable, AsyncGenerator)
@@ -62,7 +77,7 @@ class Arguments:
 
 
 def read_signature(
-    call: Callable[..., Any],
+    call: Callable[..., object],
     *,
     parameters: Mapping[str, Any] | None = None,
     generate: bool = True,
@@ -80,7 +95,7 @@ def read_signature(
 
     where = getattr(call, "__qualname__", type(call).__name__)
     hints = resolve_hints(call, where)
-    description, documented = read_docstring(call.__doc__)
+    description, documented = read_docstring(call.__doc__, inspect.signature(call).parameters)
     arguments = read_arguments(call, hints, documented, where)
     if arguments.variadic and generate and parameters is None:
         raise DefinitionError(f"{where}: **kwargs has no schema; name the parameters, or give `parameters`")
@@ -91,7 +106,7 @@ def read_signature(
         adapter = arguments_adapter(arguments.given, where, variadic=arguments.variadic)
     defaults = defaults_of(arguments.given)
     own = parameters  # the author's schema, if there is one
-    if generating:
+    if generating and adapter is not None:
         parameters = parameters_schema(arguments.given, adapter, defaults.fitting)
     elif own is not None and "properties" in own:  # a settled call is validated again when it is resumed
         defaults = defaults.only(own["properties"])
@@ -162,6 +177,10 @@ def _argument(parameter: Parameter, hint: object, documented: str | None, where:
     if hint is Parameter.empty and name in {"self", "cls", "ctx"}:
         mend = "annotate it with ToolContext" if name == "ctx" else "decorate a function or a class, not a method"
         raise DefinitionError(f"{where}: parameter {name!r} has no annotation; {mend}")
+    if isinstance(parameter.default, dataclasses.Field):
+        raise DefinitionError(
+            f"{where}: parameter {name!r} has field(...) of dataclasses as its default; write {name}: <type> = <default>"
+        )
     if conversion.is_field_info(parameter.default):
         raise DefinitionError(
             f"{where}: parameter {name!r} has Field(...) as its default, which a plain call would receive; "
@@ -171,8 +190,9 @@ def _argument(parameter: Parameter, hint: object, documented: str | None, where:
     fields = [item for item in metadata if conversion.is_field_info(item)]
     if any(not item.is_required() for item in fields):
         raise DefinitionError(f"{where}: parameter {name!r}: write the default after =, not into Field(...)")
-    aliases = [item.validation_alias or item.alias for item in fields if item.validation_alias or item.alias]
-    if not all(isinstance(item, str) for item in aliases):
+    given = [item.validation_alias or item.alias for item in fields if item.validation_alias or item.alias]
+    aliases = [item for item in given if isinstance(item, str)]
+    if len(aliases) != len(given):
         raise DefinitionError(f"{where}: parameter {name!r}: an alias must be one name")
     own = [item.description for item in fields if item.description]
     own += [item.documentation for item in metadata if type(item).__name__ == "Doc"]
@@ -188,13 +208,13 @@ def _argument(parameter: Parameter, hint: object, documented: str | None, where:
 
 
 def _converting(
-    arguments: Arguments, adapter: object, defaults: Defaults, where: str
+    arguments: Arguments, adapter: TypeAdapter[object] | None, defaults: Defaults, where: str
 ) -> tuple[Convert | None, Settling]:
     """Return the conversion of settled arguments to those of the body, and how arguments are settled."""
     from callgate.tools.declaring.settling import prove, settle_flat, settle_typed, without
 
     kinds = {item.wire: conversion.kind_of(item.hint) for item in arguments.given}
-    if "typed" in kinds.values():
+    if adapter is not None and "typed" in kinds.values():
         typed = [item for item in arguments.given if kinds[item.wire] == "typed"]
         checked = [prove(item.hint, f"{where}: parameter {item.name!r}") for item in typed]  # each may refuse
         proven = all(checked)
@@ -238,25 +258,62 @@ def read_colour(call: Callable[..., object], returned: object, where: str) -> tu
     return False, False, returned
 
 
-def read_docstring(text: str | None) -> tuple[str | None, dict[str, str]]:
-    """Read the description (at most 65,536 characters) and the texts of parameters; Google, NumPy or reST style."""
+_TITLES = r"(?:(?:Arg(?:ument)?s|Param(?:eter)?s|Kwargs|Keyword (?:Arg(?:ument)?|Param(?:eter)?)s|Other Parameters):)"
+_HEADING = re.compile(rf"^{_TITLES}[ \t]*(?P<entry>.*)$(?=(?:\n(?P<indent>[ \t]+)\S)?)", re.MULTILINE)
+_READ_AS = ("Args", "Arguments", "Parameters", "Params")
+"""The headings that the parser knows. It reads a heading once, so each section gets another."""
+
+
+def _plain_sections(text: str, names: Collection[str]) -> str:
+    """Rewrite the sections of parameters in Google style, so that the parser reads "Keyword Args:" and "Args: a: text"."""
+    titles = iter(_READ_AS)
+    known = rf"\**(?:{'|'.join(map(re.escape, names))})(?: ?\([^)]*\))?:" if names else r"(?!)"
+
+    def rewritten(found: re.Match[str]) -> str:
+        entry, indent = found["entry"], found["indent"] or "    "
+        if entry and not re.match(known, entry):
+            return found[0]  # prose, such as "Parameters: see below"
+        entries = re.split(rf"[,;]?[ \t]+(?={known})", entry) if entry else []
+        title = next(titles, None)
+        return found[0] if title is None else "\n".join([f"{title}:", *(indent + one for one in entries)])
+
+    return _HEADING.sub(rewritten, _own_line(text, known))
+
+
+def _own_line(text: str, known: str) -> str:
+    """Move a heading at the end of the first line, as in "Adds. Args: a: text", to a line of its own."""
+    found = re.match(rf"(?P<summary>.*?\S)[ \t]+(?P<title>{_TITLES})(?=[ \t]*\n?[ \t]*{known})[ \t]*", text)
+    if found is None:
+        return text
+    first, *rest = text[found.end() :].split("\n")
+    lines = [first, *(f"    {line}" for line in rest)]  # the other lines lost their margin
+    body = "\n".join(lines)
+    return f"{found['summary']}\n\n{found['title']}{' ' if first else ''}{body}"
+
+
+def read_docstring(text: str | None, names: Collection[str] = ()) -> tuple[str | None, dict[str, str]]:
+    """Read the description (at most 65,536 characters) and the texts of parameters; Google, NumPy or reST style.
+
+    *names* are the parameters, for several of them in one line.
+    """
     if not text or not text.strip():
         return None, {}
     import docstring_parser
 
+    text = _plain_sections(inspect.cleandoc(text), names)
     try:
         parsed = docstring_parser.parse(text)
     except docstring_parser.ParseError:
         return _cut(inspect.cleandoc(text).split("\n\n", 1)[0]), {}
     short, long = (parsed.short_description or "").strip(), (parsed.long_description or "").strip()
     whole = f"{short}\n\n{long}".strip()
-    told = {
+    descriptions = {
         name.strip().lstrip("*"): " ".join(item.description.split())
         for item in parsed.params
         if item.description
         for name in item.arg_name.split(",")
     }
-    return _cut(whole if len(whole) <= DESCRIPTION_LIMIT else short) or None, told
+    return _cut(whole if len(whole) <= DESCRIPTION_LIMIT else short) or None, descriptions
 
 
 def _cut(text: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any
 
 from callgate.tools.definition import ToolDefinition
 from callgate.tools.picking.stemming import stem
@@ -95,7 +94,7 @@ def _parameters(schema: object) -> list[tuple[str, str]]:
     References are not followed. The number of visited nodes is limited.
     """
     found: list[tuple[str, str]] = []
-    waiting: deque[tuple[Any, int]] = deque([(schema, 0)])
+    waiting: deque[tuple[object, int]] = deque([(schema, 0)])
     for _ in range(_MAX_PARTS):
         if not waiting or len(found) >= _MAX_PARAMETERS:
             break

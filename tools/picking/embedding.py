@@ -81,8 +81,8 @@ class Embeddings:
 
     def key(self, text: str) -> str:
         """The cache key of a text's vector: from the embedder's name and version, and the text."""
-        told = orjson.dumps([self.embedder.name, self.embedder.version])
-        return sha256(told + b"\n" + text.encode("utf-8", "surrogatepass")).hexdigest()
+        identity = orjson.dumps([self.embedder.name, self.embedder.version])
+        return sha256(identity + b"\n" + text.encode("utf-8", "surrogatepass")).hexdigest()
 
     async def of_tools(self, texts: Mapping[str, str], known: dict[str, array[float]]) -> None:
         """Add the missing vectors of *texts* to *known*, both by key: from the cache, or made now in batches.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import cast
 
 from callgate.errors import RegistrationError
 from callgate.providers.stores.base import CacheEntry, CacheStore, Store
@@ -29,8 +29,8 @@ class StoredEmbeddings:
     def __init__(self, store: Store | CacheStore, *, tenant: str = "", keep: float = 90 * 86_400.0) -> None:
         if not keep > 0:
             raise RegistrationError("StoredEmbeddings: keep is in seconds and must be above 0")
-        given: Any = store
-        self._store: CacheStore = getattr(given, "cache", given)
+        # getattr: isinstance would read the other parts of the store, too, and a backend need not have them
+        self._store = cast("CacheStore", getattr(store, "cache", store))
         self._tenant, self._keep = tenant, keep
 
     async def get(self, keys: Sequence[str]) -> Mapping[str, bytes]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from callgate.tools.declaring.declare import as_tool
 from callgate.tools.definition import ToolDefinition
@@ -19,8 +18,8 @@ class Entry:
     """
 
     key: str
-    tool: Any
-    definition: ToolDefinition | Mapping[str, Any]
+    tool: object
+    definition: ToolDefinition | Mapping[str, object]
 
     @property
     def name(self) -> str:
@@ -34,7 +33,7 @@ class Entry:
         safe = self.get("safe")
         return safe is not None and safe is not True
 
-    def get(self, name: str) -> Any:
+    def get(self, name: str) -> object:
         """A member of the definition, by its Python name; None where it is absent."""
         return member(self.definition, name)
 

@@ -9,6 +9,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any
 
+from callgate.providers.kinds import check_fields
 from callgate.tools.picking.entry import Entry
 from callgate.tools.picking.index import ToolIndex
 from callgate.tools.picking.results import Excluded
@@ -29,11 +30,11 @@ class PickContext:
     ``quota_left``: the remaining calls of a tool, by name or as a function of the name; None or absent is no limit.
 
     Raises:
-        TypeError: ``enabled`` is a text.
+        TypeError: ``enabled`` is a text, or a fact is of another type.
     """
 
     enabled: Container[str] | Callable[[str], bool] | None = None
-    capabilities: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    capabilities: Mapping[str, object] = field(default_factory=dict[str, object])
     mode: str | None = None
     budget: float | None = None
     quota_left: Mapping[str, float | None] | Callable[[str], float | None] | None = None
@@ -41,6 +42,7 @@ class PickContext:
     def __post_init__(self) -> None:
         if isinstance(self.enabled, str):  # a text contains every substring of itself
             raise TypeError("PickContext: enabled is a collection of names, not a text")
+        check_fields(self, TypeError)
 
 
 def allowed_slots(
@@ -84,7 +86,7 @@ def _against(entry: Entry, context: PickContext) -> Iterator[str]:
 
 
 def _seen(visible: Visible, entry: Entry) -> bool:
-    seen: Any = visible(entry.definition)
+    seen: object = visible(entry.definition)
     if seen is not True and seen is not False:
         if inspect.iscoroutine(seen):
             seen.close()

@@ -7,7 +7,6 @@ from array import array
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Any
 
 from callgate.errors import DefinitionError, UnknownTool
 from callgate.tools.definition import ToolDefinition
@@ -35,7 +34,7 @@ class ToolIndex:
         DefinitionError: two of the tools have one name, or a tool has none.
     """
 
-    def __init__(self, tools: Iterable[Any] = ()) -> None:
+    def __init__(self, tools: Iterable[object] = ()) -> None:
         self.version = 0
         self.entries: list[Entry | None] = []  # by slot; None where a tool was removed
         self.unsafe: set[int] = set()  # slots of tools with ``safe=False``
@@ -61,7 +60,7 @@ class ToolIndex:
     def __repr__(self) -> str:
         return f"ToolIndex({len(self)} tools, version {self.version})"
 
-    def add(self, tool: Any, *, replace: bool = False) -> None:
+    def add(self, tool: object, *, replace: bool = False) -> None:
         """Add a tool; with ``replace``, in place of the tool of that name.
 
         Raises:
@@ -75,7 +74,7 @@ class ToolIndex:
             raise DefinitionError(f"Duplicate tool names: {clip(name)}")
         self.put(name, tool, entry.definition)
 
-    def put(self, key: str, tool: Any, definition: ToolDefinition | Mapping[str, Any]) -> None:
+    def put(self, key: str, tool: object, definition: ToolDefinition | Mapping[str, object]) -> None:
         """Add a tool under a key of the caller's choice, or replace the tool with that key."""
         entry = Entry(key, tool, definition)
         fields = read_tool(texts_of(definition))

@@ -11,8 +11,8 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any
 
+from callgate.providers.kinds import Count, check_fields
 from callgate.tools.picking.entry import Entry
 from callgate.tools.picking.index import Snapshot, ToolIndex
 from callgate.tools.picking.results import Score, fell_back
@@ -158,7 +158,7 @@ class Mixture:
         """See ``Scorer``."""
         before = Snapshot(index)
         total = sum(weight for _, weight in self._parts)
-        details: dict[int, dict[str, Any]] = {}
+        details: dict[int, dict[str, object]] = {}
         sums: dict[int, float] = {}
         for scorer, weight in self._parts:
             for slot, one in (await run_scorer(scorer, query, index, before.still(slots))).items():
@@ -179,8 +179,11 @@ class CascadeStage:
     """
 
     scorer: Scorer | ScorerFn
-    keep: int = 10
+    keep: Count = 10
     ties: float | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self, ValueError, skip=("scorer",))
 
 
 class Cascade:
@@ -191,8 +194,6 @@ class Cascade:
     """
 
     def __init__(self, *stages: CascadeStage, first: Scorer | ScorerFn | None = None) -> None:
-        if any(stage.keep < 1 for stage in stages):
-            raise ValueError("a stage keeps at least 1 tool")
         self._first = as_scorer(first) if first is not None else Lexical()
         self._stages = [(as_scorer(stage.scorer), stage) for stage in stages]
         self.name = " > ".join([self._first.name, *(scorer.name for scorer, _ in self._stages)])

@@ -129,7 +129,7 @@ class Meanings:
         return keys, texts
 
 
-def _matrix(numpy: Any, rows: _Rows, dimension: int) -> Any:
+def _matrix(numpy: Any, rows: _Rows, dimension: int) -> object:
     matrix = numpy.zeros((len(rows.keys), dimension), dtype=numpy.float32)
     for slot, key in enumerate(rows.keys):
         if key:

@@ -8,8 +8,9 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from threading import Lock
 from types import FunctionType
-from typing import Any
+from typing import Any, Never
 
+from callgate.providers.guesses import accepted
 from callgate.tools.declaring.declare import FunctionTool
 from callgate.tools.definition import ToolDefinition
 from callgate.tools.picking.entry import Entry, definition_of
@@ -25,13 +26,14 @@ _KEPT = 4
 """Cached indexes of tool lists; a list of the same objects is not read again."""
 _FROZEN: tuple[type, ...] = (ToolDefinition, ToolRecord, FunctionTool, FunctionType, type)
 """Types with a constant definition; other tools are read each time."""
-_indexes: OrderedDict[tuple[int, ...], tuple[Sequence[Any], ToolIndex]] = OrderedDict()
+_indexes: OrderedDict[tuple[int, ...], tuple[Sequence[object], ToolIndex]] = OrderedDict()
 _lock = Lock()
 
 
 async def pick_tools(
     input: object,
     tools: Iterable[object] | ToolIndex,
+    options: Mapping[str, object] | None = None,
     *,
     max_candidates: int = 3,
     min_score: float = 0.05,
@@ -41,35 +43,73 @@ async def pick_tools(
     debug: bool = False,
     visible: Visible | None = None,
     context: PickContext | None = None,
+    **camel_case: Never,
 ) -> list[PickResult]:
     """Pick the most relevant tools, best first; ties in the given order. The list is empty if no tool matches.
 
     Args:
         input: the query: text, or any object, which counts by its keys and values.
         tools: tools, definitions or catalogue entries, or a ``ToolIndex`` of them, which is faster when it is kept.
+        options: the options below as one mapping; its names may be in camel case, as ``maxCandidates``.
         max_candidates: the maximum number of results.
         min_score: the minimum score, 0 to 1.
         allow_unsafe: include tools with ``safe=False``.
         scorer: ``(input, tool)`` to a score, plain or async, or a ``Scorer``; default: BM25F over all texts of the tools.
         timeout_ms: for all scoring together, in milliseconds. After it, the first permitted tools are returned
-            in order, with score 0 and ``provenance.scorer == "fallback:registration-order"``.
+            in order, with score 0 and ``provenance.scorer == "fallback:registration-order"``. A plain scorer then runs
+            in a thread, which ends with the tool that it is scoring. An async scorer that blocks is left after the tool
+            that it is scoring.
         debug: add ``provenance`` to each result.
         visible: a function of a definition that returns True where the caller may know of the tool; ``gate.pick``
             passes the gate's own rule.
         context: further facts that exclude tools; see ``PickContext``.
+        **camel_case: the same options in camel case.
 
     The result is a ``Picks``: a list with the number of considered tools, and the excluded ones with reasons.
 
     Raises:
         ValueError: ``max_candidates`` is below 1, ``min_score`` is not a number from 0 to 1, or ``timeout_ms`` is negative.
+        TypeError: an option is unknown; the message names the nearest.
         Exception: the scorer's exception, where it failed on every tool.
     """
+    if options is not None or camel_case:
+        given: dict[str, Any] = {
+            "max_candidates": max_candidates, "min_score": min_score, "allow_unsafe": allow_unsafe, "scorer": scorer,
+            "timeout_ms": timeout_ms, "debug": debug, "visible": visible, "context": context,
+        }  # fmt: skip
+        return await pick_tools(input, tools, **given | accepted(pick_tools, _spelled(options, camel_case)))
     _check(max_candidates, min_score, timeout_ms)
     index = tools if isinstance(tools, ToolIndex) else index_of(tools)
     slots, excluded = allowed_slots(index, allow_unsafe=allow_unsafe, visible=visible, context=context)
     query = Query(input, as_text(input))
-    chosen = _DEFAULT if scorer is None else as_scorer(scorer)
+    chosen = (
+        _DEFAULT if scorer is None else as_scorer(scorer, seconds=None if timeout_ms is None else timeout_ms / 1000)
+    )
     picks = Picks(considered=len(index) if slots is None else len(slots), excluded=excluded, scorer=chosen.name)
+    bounds = max_candidates, min_score, timeout_ms
+    return await _picked(chosen, query, index, slots, picks, *bounds, debug=debug)
+
+
+def _spelled(options: Mapping[str, object] | None, camel_case: Mapping[str, object]) -> dict[str, object]:
+    if not isinstance(options, Mapping | None):
+        raise TypeError(
+            f"the options of pick_tools are a mapping, not {type(options).__name__}; write max_candidates=3"
+        )
+    return {**(options or {}), **camel_case}
+
+
+async def _picked(
+    chosen: Scorer,
+    query: Query,
+    index: ToolIndex,
+    slots: Sequence[int] | None,
+    picks: Picks,
+    max_candidates: int,
+    min_score: float,
+    timeout_ms: float | None,
+    *,
+    debug: bool,
+) -> Picks:
     entries: Sequence[Entry | None] = index.entries
     if timeout_ms == 0:
         return _fallback(entries, index.slots() if slots is None else slots, picks, max_candidates, timeout_ms)
@@ -101,11 +141,12 @@ async def _scored(
     with index.held():
         try:
             async with limit:
-                scores = await run_scorer(scorer, query, index, slots)
+                scores = await run_scorer(scorer, query, index, slots, bounded=timeout_ms is not None)
         except Exception:
             if not limit.expired():
                 raise
-        if limit.expired():  # also where it swallowed its cancellation: its result is too late
+        late = limit.when() is not None and asyncio.get_running_loop().time() >= (limit.when() or 0.0)
+        if late or limit.expired():  # also where it blocked, or swallowed its cancellation: its result is too late
             scores = None
         still = before.still(slots)
         return before.entries, scores, index.slots() if still is None else still

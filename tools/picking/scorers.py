@@ -6,15 +6,17 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from threading import Event
 from typing import Any, Protocol, runtime_checkable
 
+from callgate.providers.kinds import fault_of_call
 from callgate.providers.logs import LogEvent, emit
 from callgate.tools.picking.entry import Entry, entry_of
 from callgate.tools.picking.index import ToolIndex, calibrated
 from callgate.tools.picking.results import Score
 from callgate.tools.picking.text import as_text, plain_words
 
-ScorerFn = Callable[[Any, Any], Any]
+ScorerFn = Callable[[Any, Any], object]
 """A function of ``(input, tool)`` to a number, a ``Score`` or ``{"score", "reason", "details"}``; plain or async."""
 
 AT_ONCE = 16
@@ -60,8 +62,10 @@ class Lexical:
 class PerTool:
     """A scorer that calls a function for each tool."""
 
-    def __init__(self, function: ScorerFn) -> None:
+    def __init__(self, function: ScorerFn, *, seconds: float | None = None) -> None:
         self.function = function
+        self.seconds = float("inf") if seconds is None else seconds
+        self.threaded = seconds is not None and not _is_async(function)
         self.name = getattr(function, "__name__", type(function).__name__)
 
     async def score_slots(self, query: Query, index: ToolIndex, slots: Sequence[int] | None) -> dict[int, Score]:
@@ -69,31 +73,71 @@ class PerTool:
         chosen = index.slots() if slots is None else slots
         entries = [(slot, index.entry(slot)) for slot in chosen]
         rest = iter(entries)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self.seconds
         found: dict[int, Score] = {}
         failed: dict[int, Exception] = {}
+        begun: dict[int, object] = {}  # what a plain function returned to be awaited
+        if self.threaded:
+            await self._in_thread(query, entries, found, failed, begun)
+            entries = [one for one in entries if one[0] in begun]
+            rest = iter(entries)
 
         async def work() -> None:
             for slot, entry in rest:
-                if index.entries[slot] is not entry:  # removed or replaced meanwhile
+                # Removed or replaced meanwhile; or too late: a function that blocks lets no timeout fire.
+                if index.entries[slot] is not entry or loop.time() >= until:
                     continue
                 try:
-                    answer = self.function(query.input, entry.tool)
+                    answer = begun.pop(slot, None) or self.function(query.input, entry.tool)
                     if inspect.isawaitable(answer):
                         answer = await answer
-                    else:
-                        await asyncio.sleep(0)  # lets the timeout reach a function that never awaits
+                    await asyncio.sleep(0)  # lets the timeout reach a function that blocks or never waits
                     found[slot] = score_from(answer)
                 except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  (one failure excludes one tool)
                     failed[slot] = failure_of(error)
                 if cancelling():  # the function swallowed it, but its time is over
                     return
 
-        # asyncio: as structured as anyio, and a scorer's own cancellation can be told from one of the caller
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(AT_ONCE, len(entries))):
-                group.create_task(work())
+        try:
+            # asyncio: as structured as anyio, and a scorer's own cancellation can be told from one of the caller
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(AT_ONCE, len(entries))):
+                    group.create_task(work())
+        finally:
+            for left in begun.values():
+                getattr(left, "close", int)()
         tell_failures(self.name, index, failed, all_failed=not found)
         return found
+
+    async def _in_thread(
+        self,
+        query: Query,
+        entries: Sequence[tuple[int, Entry]],
+        found: dict[int, Score],
+        failed: dict[int, Exception],
+        begun: dict[int, object],
+    ) -> None:
+        """Call a plain function on the tools, one after the other, and keep the awaitables that it returned as *begun*."""
+        over = Event()
+
+        def score_all() -> None:
+            for slot, entry in entries:
+                if over.is_set():
+                    return
+                try:
+                    answer = self.function(query.input, entry.tool)
+                    if inspect.isawaitable(answer):
+                        begun[slot] = answer
+                    else:
+                        found[slot] = score_from(answer)
+                except Exception as error:  # noqa: BLE001  (one failure excludes one tool)
+                    failed[slot] = error
+
+        try:
+            await asyncio.to_thread(score_all)  # asyncio: anyio's threads cannot be left while they run
+        finally:
+            over.set()  # after the timeout the thread ends with its current tool
 
 
 def keyword_overlap(input: object, tool: object) -> Score:
@@ -109,30 +153,42 @@ def keyword_overlap(input: object, tool: object) -> Score:
     return Score(score, matched(entry) if score else None)
 
 
+def _is_async(function: object) -> bool:
+    """Return True for a coroutine function, and for an object whose ``__call__`` is one."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+
+
 def matched(entry: Entry) -> str:
     """The reason of a score by ``keyword_overlap``."""
     return f"matched keywords in {entry.name}"
 
 
-def as_scorer(scorer: Scorer | ScorerFn) -> Scorer:
+def as_scorer(scorer: Scorer | ScorerFn, *, seconds: float | None = None) -> Scorer:
     """Convert a function of one tool to a scorer of many; scorers pass unchanged.
 
+    With a limit in *seconds*, a plain function runs in a thread, so that a timeout does not wait for it.
+
     Raises:
-        TypeError: the object is neither.
+        TypeError: the object is neither, or the function takes other parameters.
     """
     if isinstance(scorer, Scorer):
         return scorer
     if not callable(scorer):
         raise TypeError(f"a scorer is a function of input and tool, or has score_slots; not {type(scorer).__name__}")
-    return PerTool(scorer)
+    if (fault := fault_of_call(scorer, ("input", "tool"))) is not None:
+        raise TypeError(f"the scorer takes {fault}, and is called with (input, tool): write `def score(input, tool)`")
+    return PerTool(scorer, seconds=seconds)
 
 
 async def run_scorer(
-    scorer: Scorer, query: Query, index: ToolIndex, slots: Sequence[int] | None
+    scorer: Scorer, query: Query, index: ToolIndex, slots: Sequence[int] | None, *, bounded: bool = False
 ) -> Mapping[int, Score]:
-    """Run a scorer, plain or async; raises its exceptions, see ``failure_of``."""
+    """Run a scorer and raise its exceptions, see ``failure_of``. With *bounded*, a plain scorer runs in a thread."""
     before = cancelling()
     try:
+        if bounded and not _is_async(scorer.score_slots):
+            answer = await asyncio.to_thread(scorer.score_slots, query, index, slots)  # asyncio: see ``_in_thread``
+            return await answer if inspect.isawaitable(answer) else answer
         answer = scorer.score_slots(query, index, slots)
         return await answer if inspect.isawaitable(answer) else answer
     except asyncio.CancelledError as error:

@@ -16,7 +16,6 @@ from decimal import Decimal
 from enum import Enum
 from functools import cache, lru_cache
 from pathlib import PurePath
-from typing import Any
 from uuid import UUID
 
 from callgate.tools.picking.stemming import stem
@@ -152,7 +151,7 @@ class _Walk:
         else:
             self.take(value.value if isinstance(value, Enum) else _state(value), depth + 1)
 
-    def _mapping(self, value: Mapping[Any, object], depth: int) -> None:
+    def _mapping(self, value: Mapping[object, object], depth: int) -> None:
         for key, item in sorted(((_key(key), item) for key, item in value.items()), key=lambda pair: pair[0]):
             if self.left <= 0:
                 return
@@ -174,7 +173,7 @@ class _Walk:
             kept += sorted(texts)
 
 
-def _state(value: object) -> dict[str, Any] | None:
+def _state(value: object) -> dict[str, object] | None:
     """The public attributes of an object; never its ``repr``, which may hold an address."""
     if isinstance(value, type) or callable(value):
         return {"": getattr(value, "__name__", "")}

@@ -6,18 +6,18 @@ A client, an MCP server or an agent wrote such a schema, so it may be hostile.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from urllib.parse import unquote
 
 from callgate.errors import SchemaRefused
 from callgate.tools.calls import Issue
 from callgate.tools.schemas.engines.base import Compiled, Rejected, Validator, guard_json
 from callgate.tools.schemas.engines.budget import Budget
 from callgate.tools.schemas.engines.document import Document, read
-from callgate.tools.schemas.engines.patterns import backtracks
+from callgate.tools.schemas.engines.patterns import backtracks, pattern_cost
 from callgate.tools.schemas.engines.raw import INPUT_LIMITS, SchemaLimits
 from callgate.tools.values import clip
 
-_REFUSED = frozenset({"$dynamicRef", "$dynamicAnchor", "$recursiveRef", "$recursiveAnchor", "$vocabulary", "$anchor"})
+_REFUSED = frozenset({"$dynamicRef", "$dynamicAnchor", "$recursiveRef", "$recursiveAnchor", "$vocabulary"})
 _NESTED = frozenset({"$id", "id", "$schema"})
 
 
@@ -33,18 +33,26 @@ def admit(schema: Mapping[str, object], limits: SchemaLimits = INPUT_LIMITS) -> 
         if (feature := backtracks(pattern)) is not None:
             message = f"{feature} is not accepted from outside: its cost has no bound; write the pattern without it"
             raise SchemaRefused("invalid_schema", message, clip(at, 200))
+    if sum(pattern_cost(pattern) for pattern, _ in document.patterns) > limits.max_pattern_cost:
+        message = "its regular expressions cost too much together; use shorter repeats and fewer classes"
+        raise SchemaRefused("patterns_cost", message)
     for at, subschema in document.nodes.items():
         if isinstance(subschema, dict):
             _refuse_outside(subschema, at)
     return document, Budget(document, limits)
 
 
-def _refuse_outside(schema: dict[str, Any], at: str) -> None:
+def _refuse_outside(schema: dict[str, object], at: str) -> None:
     for key, item in schema.items():
         if key in _REFUSED or (at and key in _NESTED and isinstance(item, str)):
             message = f"{key} is not accepted from outside"
             raise SchemaRefused("keyword_refused", message, clip(f"{at}/{key}", 200))
-        if key in {"properties", "patternProperties", "$defs", "definitions"}:
+        if key == "$ref" and unquote(str(item))[1:2] not in {"", "/"}:
+            message = (
+                "a reference to an $anchor is not accepted from outside; write a JSON Pointer, such as #/$defs/name"
+            )
+            raise SchemaRefused("keyword_refused", message, clip(f"{at}/{key}", 200))
+        if key in {"properties", "patternProperties", "$defs", "definitions"} and isinstance(item, dict):
             for name in item:
                 if not name.isprintable():
                     raise SchemaRefused("bad_name", f"{clip(name)} has control characters", clip(f"{at}/{key}", 200))

@@ -20,13 +20,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from threading import Lock
-from typing import Any
 
 from callgate.errors import SchemaRefused
 from callgate.tools.calls import Issue
 from callgate.tools.schemas.admission import Guard, admit, guarded
 from callgate.tools.schemas.engines.base import (
     MAX_ISSUES,
+    AuthorSchema,
     Check,
     Engine,
     Validator,
@@ -35,7 +35,7 @@ from callgate.tools.schemas.engines.base import (
 )
 from callgate.tools.schemas.engines.budget import Budget
 from callgate.tools.schemas.engines.dialect import FormatRule, Formats, Role, asserts_formats, check_formats
-from callgate.tools.schemas.engines.document import Document, read
+from callgate.tools.schemas.engines.document import AuthorDocument, Document, read
 from callgate.tools.schemas.engines.fast import FastEngine
 from callgate.tools.schemas.engines.lint import lint_schema
 from callgate.tools.schemas.engines.raw import AUTHOR_LIMITS, INPUT_LIMITS, OUTPUT_LIMITS, SchemaLimits
@@ -43,6 +43,7 @@ from callgate.tools.schemas.engines.rust import RustEngine, rust_installed
 
 __all__ = [
     "OUTPUT_LIMITS",
+    "AuthorSchema",
     "Engine",
     "FastEngine",
     "Formats",
@@ -59,27 +60,30 @@ __all__ = [
 ]
 
 CACHE_SIZE = 1_024
+CACHE_BYTES = 8_388_608
+"""Size of all schemas in the cache together; a validator takes a multiple of its schema."""
 
 
 class _Cache:
-    """An LRU cache of compiled validators; safe to share between threads."""
+    """An LRU cache of validators, bounded in number and in bytes of their schemas; safe to share between threads."""
 
-    def __init__(self, size: int) -> None:
-        self._size, self._lock = size, Lock()
-        self._kept: OrderedDict[Any, Validator] = OrderedDict()
+    def __init__(self, size: int, max_bytes: int = CACHE_BYTES) -> None:
+        self._size, self._left, self._lock = size, max_bytes, Lock()
+        self._kept: OrderedDict[object, tuple[Validator, int]] = OrderedDict()
 
-    def get(self, key: Any) -> Validator | None:
+    def get(self, key: object) -> Validator | None:
         with self._lock:
             found = self._kept.get(key)
             if found is not None:
                 self._kept.move_to_end(key)
-            return found
+            return None if found is None else found[0]
 
-    def put(self, key: object, validator: Validator) -> None:
+    def put(self, key: object, validator: Validator, size: int) -> None:
         with self._lock:
-            self._kept[key] = validator
-            while len(self._kept) > self._size:
-                self._kept.popitem(last=False)
+            self._left += self._kept.pop(key, (validator, 0))[1] - size
+            self._kept[key] = validator, size
+            while len(self._kept) > self._size or self._left < 0:
+                self._left += self._kept.popitem(last=False)[1][1]
 
 
 _cache = _Cache(CACHE_SIZE)
@@ -93,10 +97,12 @@ def compile_schema(
     limits: SchemaLimits | None = None,
     formats: Formats | None = None,
 ) -> Validator:
-    """Compile a validator that enforces all of *schema*; equal schemas are compiled once.
+    """Compile a validator that enforces all of *schema*; equal schemas of authors are compiled once.
+
+    A validator of a schema from outside is not kept here: its record holds it, and it goes with its record.
 
     Args:
-        schema: a JSON Schema.
+        schema: a JSON Schema. Only an ``AuthorSchema`` may run on fastjsonschema, which makes code of it.
         trusted: the author of the code wrote the schema. A schema from outside (False) is admitted within *limits*
             first, and its ``check`` limits every value.
         engine: replaces the automatic choice.
@@ -107,17 +113,18 @@ def compile_schema(
     Raises:
         SchemaRefused: the schema is invalid or unsafe, or no engine enforces it in full.
     """
-    if trusted:
-        document = read(schema, limits or AUTHOR_LIMITS)
-        budget = Budget(document, limits or AUTHOR_LIMITS)
-    else:
+    if not trusted:
         document, budget = admit(schema, limits or INPUT_LIMITS)
-    asserts = asserts_formats(document.dialect, formats, trusted=trusted)
-    key = (document.digest, trusted, engine, limits, asserts)
+        asserts = asserts_formats(document.dialect, formats, trusted=False)
+        return _compile(document, budget, False, engine, limits, "assert" if asserts else "annotate")
+    document = read(schema, limits or AUTHOR_LIMITS)
+    asserts = asserts_formats(document.dialect, formats, trusted=True)
+    key = (document.digest, type(document), engine, limits, asserts)
     found = _cache.get(key)
     if found is None:
-        found = _compile(document, budget, trusted, engine, limits, "assert" if asserts else "annotate")
-        _cache.put(key, found)
+        budget = Budget(document, limits or AUTHOR_LIMITS)
+        found = _compile(document, budget, True, engine, limits, "assert" if asserts else "annotate")
+        _cache.put(key, found, document.size)
     return found
 
 
@@ -129,9 +136,11 @@ def _compile(
     limits: SchemaLimits | None,
     formats: FormatRule,
 ) -> Validator:
+    if isinstance(engine, FastEngine) and trusted:
+        return engine.build(document, budget)
     if engine is not None:
         validator = engine.compile(document.schema, trusted=trusted)
-        if isinstance(engine, RustEngine | FastEngine) or (trusted and not budget.guarded):
+        if isinstance(engine, RustEngine) or (trusted and not budget.guarded):
             return validator
         return guarded(validator, Guard(budget, limits or (AUTHOR_LIMITS if trusted else INPUT_LIMITS)))
     if trusted:
@@ -146,6 +155,10 @@ def _for_author(document: Document, budget: Budget, formats: FormatRule = "asser
     # On real schemas jsonschema-rs compiles 22 times faster and checks 4 times faster than fastjsonschema.
     if rust_installed():
         return RustEngine(formats=formats).build(document, budget, trusted=True)
+    if not isinstance(document, AuthorDocument):
+        raise SchemaRefused(
+            "no_engine", "a schema that was not declared with @tool needs jsonschema-rs, which is not installed"
+        )
     return FastEngine().build(document, budget)
 
 
@@ -174,7 +187,7 @@ def verify_schema(schema: Mapping[str, object], role: Role = "parameters", *, tr
         _for_author(document, budget)
 
 
-def wrap_properties(properties: Mapping[str, object], required: Iterable[str] = ()) -> dict[str, Any]:
+def wrap_properties(properties: Mapping[str, object], required: Iterable[str] = ()) -> dict[str, object]:
     """Make a parameters schema of a bare map of properties; unknown arguments stay allowed.
 
     Raises:
@@ -187,7 +200,7 @@ def wrap_properties(properties: Mapping[str, object], required: Iterable[str] = 
     for name in names:
         if name not in properties:
             raise SchemaRefused("unknown_required", f"required names {name}, which is not among the properties")
-    wrapped: dict[str, Any] = {"type": "object", "properties": dict(properties)}
+    wrapped: dict[str, object] = {"type": "object", "properties": dict(properties)}
     return wrapped | {"required": names} if names else wrapped
 
 

@@ -12,22 +12,22 @@ import orjson
 from callgate.errors import ControlRespond, HookError
 from callgate.hooks.base import Hook, Step
 from callgate.hooks.context import InvokeContext
-from callgate.hooks.host import CallPlan
+from callgate.hooks.state.host import CallPlan
 from callgate.hooks.stock.capacity.single_flight import InFlightCall, Miss, SingleFlight
 from callgate.hooks.stock.options import HookOptions, check_seconds, checked, set_options
 from callgate.hooks.stock.store_time import store_time
 from callgate.providers.principal import ANONYMOUS
 from callgate.providers.ranks import Rank
-from callgate.providers.recipes import Recipe
+from callgate.providers.recipe import Recipe
 from callgate.providers.stores.base import CacheEntry, CacheStore, Store
-from callgate.providers.stores.memory import MemoryCache
-from callgate.providers.stores.memory_changes import MemoryKey
+from callgate.providers.stores.memory.changes import MemoryKey
+from callgate.providers.stores.memory.store import MemoryCache
 from callgate.tools.definition import Effect
 from callgate.tools.naming import did_you_mean
 from callgate.tools.record import Style
 from callgate.tools.values import canonical, compact, digest, thaw
 
-Vary: TypeAlias = Callable[[InvokeContext], Any]
+Vary: TypeAlias = Callable[[InvokeContext], object]
 Tags: TypeAlias = Collection[str] | Callable[[InvokeContext], Iterable[str]]
 
 VARIES: dict[str, Vary] = {
@@ -71,6 +71,8 @@ class Cache(Hook):
 
     concern = "cache"
     priority = 0
+    whole = True
+    keeps_state = True
 
     @checked
     def __init__(
@@ -109,7 +111,7 @@ class Cache(Hook):
         self._given: Store | None = None if part is backend else backend
         self._last: CacheStore | None = None
         self.single_flight = SingleFlight()
-        self._prefixes: dict[Any, tuple[tuple[Any, Any], bool]] = {}
+        self._prefixes: dict[object, tuple[tuple[Any, Any], bool]] = {}
 
     # ------------------------------------------------------------------ stages
 
@@ -147,7 +149,7 @@ class Cache(Hook):
         if entry is None:
             return
         host = ctx.run.plan.host
-        now = host.monotonic() + host.wall_offset
+        now = host.monotonic() + host.clock.offset
         # Without a call that renews a stale entry, this call renews it.
         if now < entry.fresh_until or (key and now < entry.stale_until and self.single_flight.has(host, key)):
             try:
@@ -155,7 +157,7 @@ class Cache(Hook):
             except ValueError as error:  # the entry is not JSON: a miss
                 ctx.suppress(error)
             else:
-                raise ControlRespond(value)  # the same as ctx.respond
+                raise ControlRespond(value, parsed=True)
 
     def _note(self, ctx: InvokeContext, miss: Miss) -> None:
         ctx.data[self] = miss
@@ -188,7 +190,7 @@ class Cache(Hook):
         if data is not None:
             ctx.data[self] = None
             ctx.run.cache_hit = True
-            ctx.respond(orjson.loads(data))
+            raise ControlRespond(orjson.loads(data), parsed=True)
         miss.register(ctx)
 
     def will_write_cache(self, ctx: InvokeContext) -> None:
@@ -289,7 +291,7 @@ def _vary(given: str | Vary) -> tuple[str, Vary]:
     return getattr(given, "__qualname__", type(given).__name__), given
 
 
-def _bytes(tenant: str, owner: Any, varies: Any, arguments: Any) -> bytes:
+def _bytes(tenant: str, owner: object, varies: Any, arguments: Any) -> bytes:
     """Serialise the key; equal JSON values give equal bytes, ``2`` and ``2.0`` included."""
     if not _PLAIN.issuperset(map(type, arguments.values())):
         arguments = _whole_numbers(arguments)

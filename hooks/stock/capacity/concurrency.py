@@ -54,6 +54,8 @@ class Concurrency(Hook):
 
     concern = "concurrency"
     releases_by_token = True
+    whole = True
+    keeps_state = True
 
     @checked
     def __init__(

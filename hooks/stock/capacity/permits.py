@@ -7,10 +7,11 @@ import contextvars
 import random
 import secrets
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import TypeAlias
 
 from callgate.hooks.context import InvokeContext
-from callgate.hooks.host import Host
+from callgate.hooks.state.host import Host
 from callgate.hooks.stock.keys import Key
 from callgate.providers.logs import LogEvent, emit
 from callgate.providers.stores.base import SemaphoreStore
@@ -108,6 +109,7 @@ class SharedPermits:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
+        self._forget: Callable[[], object] = lambda: None
 
     @staticmethod
     def token() -> str:
@@ -191,7 +193,7 @@ class SharedPermits:
         loop = asyncio.get_running_loop()
         if self._loop is not loop:  # the first permit, or the event loop of an earlier gate is closed
             self._loop, self._timer, self._task = loop, None, None
-            host.at_close(self.stop)
+            self._forget = host.at_close(self.stop)
         if self._timer is None and self._task is None:
             self._timer = loop.call_later(self.ttl / 3, self._due, context=contextvars.Context())
 
@@ -199,6 +201,9 @@ class SharedPermits:
         self._timer = None
         if self.held and self._loop is not None:
             self._task = self._loop.create_task(self._renew(), name=f"{self.name} renews its leases")
+        else:
+            self._forget()
+            self._loop = None
 
     async def _renew(self) -> None:
         try:
@@ -207,7 +212,7 @@ class SharedPermits:
                 await asyncio.gather(*map(self._renew_one, tokens[start : start + RENEWED_TOGETHER]))
         finally:
             self._task = None
-            if self.held and self._loop is not None:
+            if self._loop is not None:
                 self._timer = self._loop.call_later(self.ttl / 3, self._due)
 
     async def _renew_one(self, token: str) -> None:
@@ -224,6 +229,7 @@ class SharedPermits:
 
     async def stop(self) -> None:
         """Stop the renewal when the gate closes."""
+        self._forget()
         if self._timer is not None:
             self._timer.cancel()
         task, self._loop, self._timer, self._task = self._task, None, None, None

@@ -15,11 +15,11 @@ from typing import Any
 from callgate.errors import DeadlineExceeded
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.stages import Stage
-from callgate.hooks.step import SYNC, Step
+from callgate.hooks.state.step import SYNC, plan_step
 from callgate.hooks.stock.store_time import store_time
 from callgate.providers.stores.base import CacheEntry, CacheStore
-from callgate.providers.stores.memory import MemoryCache
-from callgate.providers.stores.memory_changes import MemoryKey
+from callgate.providers.stores.memory.changes import MemoryKey
+from callgate.providers.stores.memory.store import MemoryCache
 from callgate.providers.stores.server_answers import GRACE
 
 _COUNTERS = 1024
@@ -34,9 +34,8 @@ class InFlightCall:
 
     __slots__ = ("key", "loop", "waiters")
 
-    def __init__(self, key: object) -> None:
-        self.key = key
-        self.loop = get_running_loop()
+    def __init__(self, key: object, loop: asyncio.AbstractEventLoop) -> None:
+        self.key, self.loop = key, loop
         self.waiters: deque[asyncio.Future[Any]] | None = None  # most flights end without a waiter
 
     def wait(self) -> asyncio.Future[Any]:
@@ -72,7 +71,7 @@ class SingleFlight:
     """
 
     def __init__(self) -> None:
-        self.in_flight: dict[Any, InFlightCall] = {}
+        self.in_flight: dict[object, InFlightCall] = {}
         self.rounds: dict[str, int] = {}
         self.ended = [0] * _COUNTERS
 
@@ -84,17 +83,20 @@ class SingleFlight:
         """Detach the tenant's in-flight values after a drop: they are not stored, and no further call joins them."""
         self.rounds[tenant] = self.rounds.get(tenant, 0) + 1
 
-    def has(self, host: Any, key: MemoryKey) -> bool:
+    def has(self, host: object, key: MemoryKey) -> bool:
         """Return True while a call computes this value."""
         return (host, key, self.rounds.get(key[0], 0)) in self.in_flight
 
     def join(self, ctx: InvokeContext, miss: Miss) -> InFlightCall | None:
         """Return the flight to wait for; None when this call leads, or runs alone (nested, or in another event loop)."""
-        key = (ctx.run.plan.host, miss.key, miss.round)
+        host = ctx.run.plan.host
+        key, loop = (host, miss.key, miss.round), host.under_way.loop  # to ask asyncio is a system call
+        if loop is None:
+            loop = get_running_loop()
         flight = self.in_flight.get(key)
         if flight is None:
-            self.in_flight[key] = miss.leads = InFlightCall(key)
-        elif ctx.run.depth == 0 and flight.loop is get_running_loop():
+            self.in_flight[key] = miss.leads = InFlightCall(key, loop)
+        elif ctx.run.depth == 0 and flight.loop is loop:
             return flight
         ctx.run.leases = ((SYNC, miss.settle, _STEP), ctx.run.leases)
         return None
@@ -147,7 +149,7 @@ class Miss:
             return None
         if value is not None and self.round == cache.single_flight.rounds.get(self.key[0], 0):
             host = ctx.run.plan.host
-            now = host.monotonic() + host.wall_offset
+            now = host.monotonic() + host.clock.offset
             fresh = now + cache.ttl
             entry = CacheEntry(value, now, fresh, fresh + cache.stale, self.tags)
             if type(self.store) is not MemoryCache:
@@ -184,4 +186,4 @@ class Miss:
 
 
 _NONE: frozenset[str] = frozenset()
-_STEP = Step(Stage.WILL_READ_CACHE, "Cache")
+_STEP = plan_step(Stage.WILL_READ_CACHE, "Cache")

@@ -11,8 +11,8 @@ from typing import Any, NoReturn, Unpack
 from callgate.errors import Control, Denied, HookError, InvocationError
 from callgate.hooks.base import Hook, Step, not_overridden
 from callgate.hooks.context import InvokeContext
-from callgate.hooks.host import CallPlan
 from callgate.hooks.stages import Stage
+from callgate.hooks.state.host import CallPlan
 from callgate.hooks.stock.options import HookOptions, check_seconds, checked, set_options
 from callgate.hooks.stock.policy.rules import (
     FORBID,
@@ -31,6 +31,7 @@ from callgate.hooks.stock.policy.rules import (
 from callgate.providers.logs import LogEvent, emit_fault
 from callgate.providers.principal import User
 from callgate.tools.definition import ToolDefinition
+from callgate.tools.definitions import Definitions
 from callgate.tools.naming import did_you_mean
 from callgate.tools.values import freeze
 
@@ -239,14 +240,15 @@ class Authorize(Hook):
         Raises:
             HookError: a rule does not fit; the message names it. A ``forbid`` for a misspelt tool would forbid nothing.
         """
-        tools = {definition.name: definition for definition in definitions}
+        tools = definitions if isinstance(definitions, Definitions) else tuple(definitions)
+        names = tools.names if isinstance(tools, Definitions) else {definition.name for definition in tools}
         for one in self.deciders:
             if isinstance(one, Rule):
-                for name in sorted((one.tools or frozenset()) - tools.keys()):
-                    raise HookError(f"rule {one.id!r}: there is no tool {name!r}{did_you_mean(name, tools)}")
+                for name in sorted(name for name in one.tools or () if name not in names):
+                    raise HookError(f"rule {one.id!r}: there is no tool {name!r}{did_you_mean(name, names)}")
             checks = getattr(one, "check_tools", None)
             if checks is not None:
-                checks(tools.values())
+                checks(tools)
 
     def _about(self, tool: ToolDefinition, source: CallPlan[InvokeContext]) -> _Concerned:
         rules = [one for one in self.deciders if isinstance(one, Rule) and one.concerns(tool)]

@@ -22,17 +22,17 @@ _LARGEST = Decimal("922337203685477.5807")
 _DEPTH = 16
 
 
-def schema_of(tools: Iterable[ToolDefinition]) -> dict[str, Any]:
+def schema_of(tools: Iterable[ToolDefinition]) -> dict[str, object]:
     """Make a Cedar schema in JSON: ``User`` in ``Role`` and ``Tenant``, ``Tool`` in ``Tag``, an action for each tool."""
     text = {"type": "String", "required": True}
     user = {"id": text, "tenant": {"type": "String", "required": False}, "roles": _STRINGS, "scopes": _STRINGS}
     tool = {"name": text, "version": text, "effect": {"type": "String", "required": False}, "tags": _STRINGS}
-    entities: dict[str, Any] = {
+    entities: dict[str, object] = {
         "User": {"memberOfTypes": ["Role", "Tenant"], "shape": _record(user)},
         "Tool": {"memberOfTypes": ["Tag"], "shape": _record(tool)},
         **{name: {} for name in ("Role", "Tenant", "Tag")},
     }
-    actions: dict[str, Any] = {CALL: {}}
+    actions: dict[str, object] = {CALL: {}}
     for one in tools:
         context = _record({"args": {**arguments_type(one), "required": True}})
         applies = {"principalTypes": ["User"], "resourceTypes": ["Tool"], "context": context}
@@ -95,10 +95,10 @@ def _object(schema: Mapping[str, Any], root: Any, depth: int) -> Type:
     return _record(attributes)
 
 
-def _resolved(reference: object, root: object) -> Any:
+def _resolved(reference: object, root: object) -> object:
     if not (isinstance(reference, str) and reference.startswith("#/")):
         return None
-    found: Any = root
+    found: object = root
     for part in reference[2:].split("/"):
         key = part.replace("~1", "/").replace("~0", "~")
         found = found.get(key) if isinstance(found, Mapping) else None
@@ -139,7 +139,7 @@ def _long(value: float) -> int:
     return whole
 
 
-def _decimal(value: float) -> dict[str, Any]:
+def _decimal(value: float) -> dict[str, object]:
     """Convert a number to a Cedar decimal, exactly: a rounded number could change the decision."""
     exact = Decimal(repr(value))
     try:

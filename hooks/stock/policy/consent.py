@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Literal, TypeAlias, Unpack
+from typing import Literal, TypeAlias, Unpack
 
 from callgate.errors import HookError
 from callgate.hooks.base import Hook
 from callgate.hooks.context import InvokeContext
-from callgate.hooks.host import Host
+from callgate.hooks.state.host import Host
 from callgate.hooks.stock.options import HookOptions, check_choice, check_seconds, checked, set_options
 from callgate.hooks.stock.store_time import store_time
 from callgate.providers.principal import ANONYMOUS, User
@@ -192,7 +192,7 @@ class Consent(Hook):
         if self._now is not None:
             return self._now()
         host = self._host
-        return time.time() if host is None else host.monotonic() + host.wall_offset
+        return time.time() if host is None else host.monotonic() + host.clock.offset
 
     def _store_for(self, given: Store | None) -> Store:
         for store in (given, self._last, self._store, None if self._host is None else self._host.store):
@@ -203,7 +203,7 @@ class Consent(Hook):
         )
 
 
-def _scopes(given: Any) -> tuple[str, ...]:
+def _scopes(given: object) -> tuple[str, ...]:
     if not isinstance(given, str | Collection):
         raise HookError(f"Consent: scope is {given!r:.80}; give a name such as 'mail:read' (a store goes to store=)")
     found = (given,) if isinstance(given, str) else tuple(dict.fromkeys(given))

@@ -17,14 +17,14 @@ from callgate.tools.definition import ToolDefinition
 Value: TypeAlias = bool | None
 Source: TypeAlias = Mapping[str, bool] | Callable[[str, User, ToolDefinition], Value | Awaitable[Value]]
 """A mapping, read at every call, or a function of key, user and definition. None: there is no such flag."""
-_Read: TypeAlias = Callable[[str, User, ToolDefinition], Any]
+_Read: TypeAlias = Callable[[str, User, ToolDefinition], object]
 
 
 class FlagClient(Protocol):
     """A client of OpenFeature."""
 
     @property
-    def get_boolean_details_async(self) -> Callable[..., Awaitable[Any]]:
+    def get_boolean_details_async(self) -> Callable[..., Awaitable[object]]:
         """Evaluate a boolean flag."""
         ...
 
@@ -175,7 +175,7 @@ def _from_client(given: Any) -> _Read:
     client = api.get_client() if given is None else given
 
     async def read(key: str, user: User, tool: ToolDefinition) -> Value:
-        attributes: dict[str, Any] = {
+        attributes: dict[str, str | list[str]] = {
             "tool": tool.name,
             "version": tool.version,
             "roles": sorted(user.roles),

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from callgate.errors import HookError
+from callgate.providers.kinds import fault_of_kind
 from callgate.providers.principal import User
 from callgate.tools.definition import ToolDefinition
 
@@ -105,8 +106,8 @@ class Rule:
         """See ``Decider``."""
         if not (self.concerns(tool) and self.fits(user)):
             return ABSTAIN
-        again = PENDING if self.verdict is PERMIT else MAY_FORBID
-        holds = self.verdict if self.when_input is None else again
+        undecided = PENDING if self.verdict is PERMIT else MAY_FORBID
+        holds = self.verdict if self.when_input is None else undecided
         return holds if self.when is None else _verdict(self.when(user, tool), holds)
 
     def on_input(self, user: User, tool: ToolDefinition, arguments: Mapping[str, object]) -> EventualJudgement:
@@ -169,13 +170,19 @@ def forbid(
 _NAMES = ("roles", "scopes", "tenants", "tools", "tags", "effects")
 
 
-def _rule(id: str, verdict: Verdict, when: Any, when_input: Any, *given: Collection[str] | None) -> Rule:
+def _rule(
+    id: str,
+    verdict: Verdict,
+    when: Predicate | None,
+    when_input: InputPredicate | None,
+    *given: Collection[str] | None,
+) -> Rule:
     if not isinstance(id, str) or not id:
         raise HookError(f"a rule needs an id such as 'managers-refund'; {id!r} was given")
     names = {name: names_of(f"rule {id!r}", name, value) for name, value in zip(_NAMES, given, strict=True)}
-    for name, condition in (("when", when), ("when_input", when_input)):
-        if condition is not None and not callable(condition):
-            raise HookError(f"rule {id!r}: {name} is {condition!r}; give a function")
+    for name, condition, kind in (("when", when, Predicate), ("when_input", when_input, InputPredicate)):
+        if condition is not None and (fault := fault_of_kind(condition, kind)) is not None:
+            raise HookError(f"rule {id!r}: {name} {fault}")
     return Rule(id, verdict, **names, when=when, when_input=when_input)
 
 
@@ -214,7 +221,7 @@ class _Later:
         self._answer = answer
         self._holds = holds
 
-    def __await__(self) -> Generator[Any, Any, Verdict]:
+    def __await__(self) -> Generator[object, None, Verdict]:
         known = yield from self._answer.__await__()
         if isinstance(known, Awaitable):
             raise TypeError("a condition returns True or False, not an awaitable of an awaitable")

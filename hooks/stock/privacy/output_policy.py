@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, Unpack
+from typing import Literal, Unpack
 
 from callgate.errors import CallgateError, HookError
 from callgate.hooks.base import Hook, Step, not_overridden
@@ -11,6 +11,8 @@ from callgate.hooks.context import InvokeContext
 from callgate.hooks.stages import Stage
 from callgate.hooks.stock.options import HookOptions, check_choice, check_count, checked, set_options
 from callgate.providers.blobs import Blobs
+from callgate.providers.content_json import digested, may_hold
+from callgate.providers.registry import MISSING
 from callgate.tools.outputs import bad_output
 from callgate.tools.values import dump
 
@@ -25,7 +27,8 @@ class OutputPolicy(Hook):
     A truncated output is still JSON and has a marker: a text ends in ``… [cut, 90000 bytes in all]``, any other value
     becomes ``{"truncated": true, "bytes": 90000, "start": "…"}``, where ``start`` is the beginning of its JSON. A stored
     output is replaced by the handle ``{"blob": "…", "bytes": 90000, "start": "…"}``. An output whose schema forbids the
-    replacement is refused.
+    replacement is refused. The data of content blocks has limits of its own (``Limits.max_content_bytes``), and is not
+    counted here.
 
     Args:
         max_bytes: the largest output, in bytes of JSON; at least 256.
@@ -42,6 +45,7 @@ class OutputPolicy(Hook):
     concern = "output"
     priority = -100
     """Low, so that it measures the output after the other hooks have shaped it."""
+    whole = True
 
     @checked
     def __init__(
@@ -69,10 +73,14 @@ class OutputPolicy(Hook):
         data = self._too_large(ctx.run.output)
         if data is not None:
             raise self._refusal(data)
+        ctx.data[self] = ctx.run.output
 
     def will_transform_output(self, ctx: InvokeContext) -> Step:
         """Truncate or store a large output; changes by other hooks are measured too."""
-        data = self._too_large(ctx.run.output)
+        output = ctx.run.output
+        if ctx.data.get(self, MISSING) is output:  # measured before, and no hook has set another
+            return None
+        data = self._too_large(output)
         return None if data is None else self._shrink(ctx, data)
 
     async def _shrink(self, ctx: InvokeContext, data: bytes) -> None:
@@ -84,24 +92,26 @@ class OutputPolicy(Hook):
             ctx.output = self._admitted(ctx, self._cut(ctx.output, data), data)
             return
         self._admitted(ctx, self._handle("x" * 32, data), data)  # checked before the output is stored
-        ctx.output = self._handle(await self._spill.put(ctx.user.tenant or "", data), data)
+        ctx.output = self._handle(await self._spill.put(ctx.user.tenant or "", dump(ctx.run.output)), data)
 
     def _too_large(self, output: object) -> bytes | None:
-        """Return the JSON of an output that is too large; None for a smaller output, or no JSON."""
+        """Return the JSON of an output that is too large, with digests of its content; None for a smaller one, or no JSON."""
         try:
             data = dump(output)
+            if len(data) > self.max_bytes and may_hold(data):
+                data = dump(digested(output))
         except (TypeError, ValueError, RecursionError):
             return None
         return data if len(data) > self.max_bytes else None
 
-    def _cut(self, output: object, data: bytes) -> Any:
+    def _cut(self, output: object, data: bytes) -> object:
         if isinstance(output, str):
             note = f"… [cut, {len(data)} bytes in all]"
             return self._fitting(lambda start: start + note, output.encode("utf-8", "replace"), self.max_bytes)
         marked = {"truncated": True, "bytes": len(data)}
         return self._fitting(lambda start: {**marked, "start": start}, data, self.max_bytes)
 
-    def _handle(self, blob: str, data: bytes) -> Any:
+    def _handle(self, blob: str, data: bytes) -> object:
         marked = {"blob": blob, "bytes": len(data)}
         if not self.preview:
             return marked
@@ -116,7 +126,7 @@ class OutputPolicy(Hook):
                 return shown
             size = max(0, size - max(over // 2, 1))  # half: escapes in JSON take more room than the bytes they replace
 
-    def _admitted(self, ctx: InvokeContext, value: object, data: bytes) -> Any:
+    def _admitted(self, ctx: InvokeContext, value: object, data: bytes) -> object:
         schema = ctx.run.plan.builtins.output
         if schema is not None and ctx.run.validate_response:
             try:

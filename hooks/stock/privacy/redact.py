@@ -9,6 +9,7 @@ from callgate.errors import CallgateError, HookError
 from callgate.hooks.base import Hook
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.stock.options import HookOptions, checked, set_options
+from callgate.providers.content_json import data_member, masked_text
 from callgate.providers.detectors import DETECTORS, MASK, detect
 from callgate.providers.redaction import plain_key
 from callgate.providers.registry import MISSING
@@ -52,6 +53,7 @@ class Redact(Hook):
 
     concern = "redact"
     priority = 0
+    whole = True
 
     @checked
     def __init__(
@@ -94,7 +96,7 @@ class Redact(Hook):
         """Write ``ctx.masked_input``, and remove masked values from errors and logs."""
         if not self._input:
             return
-        found: list[Any] = []
+        found: list[object] = []
         masked = self.masked(ctx.run.input, found)
         if ctx.run.step.shadow:
             _would("input", found)
@@ -107,7 +109,7 @@ class Redact(Hook):
         """Mask the output and its history."""
         if not self._output:
             return
-        found: list[Any] = []
+        found: list[object] = []
         masked = self.masked(ctx.run.output, found)
         if not found:
             return
@@ -118,7 +120,7 @@ class Redact(Hook):
 
     # ------------------------------------------------------------------ masking
 
-    def masked(self, value: Any, found: list[Any] | None = None) -> Any:
+    def masked(self, value: object, found: list[object] | None = None) -> Any:
         """Mask a JSON value; the same object comes back when nothing is masked.
 
         The original of each masked value is appended to *found*.
@@ -133,7 +135,7 @@ class Redact(Hook):
         """Mask raw input. Text that is not parsed yet has no members, so it is masked as a whole."""
         return self.masked(value) if isinstance(value, Mapping | list) else MASK
 
-    def _walk(self, value: object, nodes: tuple[_Node, ...], found: list[Any]) -> Any:
+    def _walk(self, value: object, nodes: tuple[_Node, ...], found: list[object]) -> object:
         if isinstance(value, str):
             return self._text(value, found)
         if isinstance(value, Mapping):
@@ -151,7 +153,8 @@ class Redact(Hook):
 
     def _members(self, value: Mapping[Any, object], nodes: tuple[_Node, ...], found: list[Any]) -> object:
         before = len(found)
-        masked: dict[Any, Any] = {}
+        masked: dict[object, object] = {}
+        data = data_member(value)
         for key, item in value.items():
             below = _below(nodes, key)
             shown = self._text(key, found) if isinstance(key, str) else key
@@ -162,13 +165,15 @@ class Redact(Hook):
             ):
                 found.append(item)
                 masked[shown] = self._mask
+            elif key == data:  # detectors would find numbers in base64
+                masked[shown] = masked_text(str(item), value.get("mimeType"), lambda text: self._text(text, found))
             else:
                 masked[shown] = self._walk(item, below, found)
         return masked if len(found) > before else value
 
-    def _items(self, value: list[Any] | tuple[object, ...], nodes: tuple[_Node, ...], found: list[Any]) -> object:
+    def _items(self, value: list[object] | tuple[object, ...], nodes: tuple[_Node, ...], found: list[object]) -> object:
         before = len(found)
-        masked: list[Any] = []
+        masked: list[object] = []
         for index, item in enumerate(value):
             below = _below(nodes, str(index))
             if any(node.ends for node in below):
@@ -178,7 +183,7 @@ class Redact(Hook):
                 masked.append(self._walk(item, below, found))
         return masked if len(found) > before else value
 
-    def _text(self, text: str, found: list[Any]) -> str:
+    def _text(self, text: str, found: list[object]) -> str:
         if not self._detectors:
             return text
         shown = detect(text, self._detectors, MASK)
@@ -230,6 +235,6 @@ def _texts(values: Iterable[object]) -> Iterable[str]:
             yield str(value)
 
 
-def _would(side: str, found: list[Any]) -> None:
+def _would(side: str, found: list[object]) -> None:
     if found:
         raise CallgateError(f"Redact would have masked {len(found)} values of the {side}", code="shadow")

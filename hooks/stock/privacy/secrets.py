@@ -12,8 +12,12 @@ from callgate.errors import CallgateError, HookError
 from callgate.hooks.base import Hook
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.stock.options import HookOptions, checked, set_options
-from callgate.providers.scrubbing import SHORTEST_SECRET, Scrubber, spellings
+from callgate.providers.logs import log_warnings
+from callgate.providers.scrubbed_parts import PartScrubber
+from callgate.providers.scrubbing import Scrubber
+from callgate.providers.spellings import SHORTEST_SECRET, spellings
 
+_TOO_SHORT = f"has fewer than {SHORTEST_SECRET} characters: it cannot be masked in texts, so no tool gets it"
 Source: TypeAlias = Callable[[InvokeContext], str | Awaitable[str]]
 """A function that reads one secret for an invocation; plain or async."""
 
@@ -26,11 +30,17 @@ class SecretMissing(CallgateError):
 
 def from_env(name: str) -> Source:
     """Make a source that reads an environment variable at every call."""
+    return _FromEnv(name)
 
-    def read(_ctx: InvokeContext) -> str:
-        return os.environ.get(name, "")
 
-    return read
+class _FromEnv:
+    """Reads an environment variable."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __call__(self, _ctx: InvokeContext | None = None) -> str:
+        return os.environ.get(self.name, "")
 
 
 def from_keyring(service: str, username: str) -> Source:
@@ -55,7 +65,8 @@ class Secrets(Hook):
 
     A tool declares a secret with ``key: Annotated[str, Provide["billing_key"]]``; a model can neither see nor send it.
     Each injected value becomes ``***`` in the output, cache, errors, logs, spans, histories, audit log and progress. Its
-    spellings in URLs, base64 and JSON are found too.
+    spellings in URLs, base64, hexadecimal and JSON are found, too, and those in pieces of a stream: parts are held back while
+    a secret may have begun in them.
 
     Args:
         sources: by token, as in ``Provide[...]``, a function that reads the value for an invocation:
@@ -70,6 +81,7 @@ class Secrets(Hook):
 
     concern = "secrets"
     priority = 0
+    whole = True
 
     @checked
     def __init__(self, sources: Mapping[Any, Source], **options: Unpack[HookOptions]) -> None:
@@ -83,8 +95,19 @@ class Secrets(Hook):
                     "write from_env(...), from_keyring(...) or a function of the context"
                 )
         self._sources = dict(sources)
+        self._is_checked = False
         self.binds = tuple(sources)
-        self._known: dict[Any, tuple[str, tuple[str, ...]]] = {}  # by token: the last value and its spellings
+        self._known: dict[object, tuple[str, tuple[str, ...]]] = {}  # by token: the last value and its spellings
+
+    def check_tools(self, _tools: object) -> None:
+        """Warn once, when a gate opens, of environment variables whose calls would fail."""
+        if self._is_checked:
+            return
+        self._is_checked = True
+        for token, source in self._sources.items():
+            if isinstance(source, _FromEnv) and len(value := source()) < SHORTEST_SECRET:
+                fault = _TOO_SHORT if value else "is not set, and calls that need it fail"
+                log_warnings("*", [f"secret {_name(token)}: the environment variable {source.name} {fault}"])
 
     async def will_inject_secrets(self, ctx: InvokeContext) -> None:
         """Read the sources and bind their values.
@@ -92,7 +115,7 @@ class Secrets(Hook):
         Raises:
             SecretMissing: a source has no value.
         """
-        found: dict[Any, str] = {}
+        found: dict[object, str] = {}
         hidden: list[str] = []
         for token, source in self._sources.items():
             value = source(ctx)
@@ -115,7 +138,10 @@ class Secrets(Hook):
         if ctx.run.step.shadow or ctx.run.scrubber is None:
             return
         clean = ctx.run.scrubber.value(ctx.run.output)
-        if clean is not ctx.run.output:
+        if ctx.run.plan.record.streams and isinstance(clean, list):  # the parts of a generator, each a piece
+            whole = PartScrubber(ctx.run.scrubber.secrets)
+            clean = [part for each in clean for part in whole.feed(each)] + whole.flush()
+        if clean is not ctx.run.output and clean != ctx.run.output:
             ctx.mask_output(clean)
 
     def _spellings(self, token: object, value: object) -> tuple[str, ...]:
@@ -123,9 +149,13 @@ class Secrets(Hook):
         if known is not None and known[0] == value:
             return known[1]
         if not isinstance(value, str) or not value:
-            raise SecretMissing(f"the source of {_name(token)} has no value: it returned {type(value).__name__}")
+            source = self._sources[token]
+            reason = f"it returned {'an empty text' if value == '' else type(value).__name__}"
+            if isinstance(source, _FromEnv):
+                reason = f"the environment variable {source.name} is not set; set it before the call"
+            raise SecretMissing(f"the source of {_name(token)} has no value: {reason}")
         if len(value) < SHORTEST_SECRET:
-            raise SecretMissing(f"the value of {_name(token)} has fewer than {SHORTEST_SECRET} characters")
+            raise SecretMissing(f"the value of {_name(token)} {_TOO_SHORT}")
         made = spellings(value)
         self._known[token] = (value, made)
         return made

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
+from functools import partial
 from operator import attrgetter
 from typing import Any, Literal, TypeAlias, Unpack
 from weakref import WeakKeyDictionary
@@ -13,18 +14,21 @@ import orjson
 from callgate.errors import Denied, HookError, InvocationError, Suspended
 from callgate.hooks.base import Hook
 from callgate.hooks.context import InvokeContext
-from callgate.hooks.facts import FROZEN
-from callgate.hooks.host import CallPlan, Host
+from callgate.hooks.state.facts import FROZEN
+from callgate.hooks.state.host import CallPlan, Host
+from callgate.hooks.state.run import Run
 from callgate.hooks.stock.options import HookOptions, check_count, check_seconds, checked, set_options
 from callgate.hooks.stock.records.audit_chain import Anchor, Chain, Closing, micros
+from callgate.hooks.stock.records.audit_hydrations import HydrationRows
+from callgate.hooks.stock.records.audit_signatures import row_signer
 from callgate.hooks.stock.records.audit_sinks import is_async, to_function, to_log
-from callgate.hooks.stock.records.masking import ShownInput
+from callgate.hooks.stock.records.masking import ShownInput, output_facts
 from callgate.hooks.stock.store_time import store_time
 from callgate.providers.logs import LogEvent, emit
 from callgate.providers.principal import User
 from callgate.providers.registry import MISSING
 from callgate.providers.stores.base import AuditRow, Store
-from callgate.providers.stores.memory_audit import MemoryAudit
+from callgate.providers.stores.memory.audit import MemoryAudit
 from callgate.providers.stores.server_answers import RECORD_GRACE
 from callgate.tools.calls import Outcome
 from callgate.tools.definition import Effect
@@ -35,6 +39,7 @@ Sink: TypeAlias = Callable[[AuditRow], Awaitable[None] | None]
 
 VERSION = 1
 """The version of the row format: ``v`` in the body."""
+_MAX_FACTS = 65_536  # bytes of an output that may wait in memory until its row is made
 
 
 class Audit(Hook):
@@ -54,6 +59,7 @@ class Audit(Hook):
         store: where rows are stored; default: the store of the gate.
         anchor_every: rows between two anchors; a further anchor is written when the gate closes.
         on_anchor: an async function of segment, number, hash and time (seconds since the epoch), called at each anchor.
+        hydrations: rows of the calls that models propose. None: of those that do not run; True: of each; False: none.
         arguments: False leaves the masked arguments out of the rows; their hash stays.
         secret_keys: names of further members to mask when no hook masks the arguments.
         write_timeout: seconds that one write may take.
@@ -65,6 +71,9 @@ class Audit(Hook):
 
     concern = "audit"
     priority = -1000  # at will_execute: after every hook that may refuse the attempt
+    whole = True
+    keeps_state = True
+    note_hydration: HydrationRows | None = None
 
     @checked
     def __init__(
@@ -74,6 +83,7 @@ class Audit(Hook):
         store: Store | None = None,
         anchor_every: int = 100,
         on_anchor: Anchor | None = None,
+        hydrations: bool | None = None,
         arguments: bool = True,
         secret_keys: Collection[str] = (),
         write_timeout: float = 5.0,
@@ -90,23 +100,27 @@ class Audit(Hook):
         self._every = anchor_every
         self._on_anchor = on_anchor
         self._shows = arguments
+        if hydrations is not False:
+            self.note_hydration = HydrationRows(self._chain_of, VERSION, shows=arguments, every=hydrations is True)
         self._timeout = write_timeout
         self._shown = ShownInput(secret_keys)
-        self._chains: WeakKeyDictionary[Any, Chain] = WeakKeyDictionary()
+        self._chains: WeakKeyDictionary[object, Chain] = WeakKeyDictionary()
         self._host: Host[InvokeContext] | None = None
         self._chain: Chain | None = None
         set_options(self, options)
 
     # ------------------------------------------------------------------ stages
 
-    def will_execute(self, ctx: InvokeContext) -> Any:
+    def will_execute(self, ctx: InvokeContext) -> Awaitable[None] | None:
         """Write the intent row before each attempt of a tool that is not ``read``; without the row, no attempt."""
         claim = ctx.run.claim
-        if ctx.tool.effect is Effect.READ or (claim is not None and ctx.run.attempt == 1 and self in claim.together):
+        if ctx.run.plan.definition.effect is Effect.READ or (
+            claim is not None and ctx.run.attempt == 1 and self in claim.together
+        ):
             return None
         return self._intend(ctx)
 
-    def will_audit(self, ctx: InvokeContext) -> Any:
+    def will_audit(self, ctx: InvokeContext) -> Awaitable[None] | None:
         """Write the row of the outcome."""
         claim = ctx.run.claim
         if claim is not None and self in claim.together:
@@ -118,13 +132,12 @@ class Audit(Hook):
             return self._add(ctx, chain, self._ended(ctx), RECORD_GRACE)
         facts = _facts(ctx)
         # One flat tuple: fewer objects for the garbage collector to visit.
-        noted = chain.noted
-        noted.append((tenant, dict, self._ended(ctx)) if facts is None else (tenant, self._from_facts, *facts))
-        if len(noted) > chain.room:
+        chain.noted.append((tenant, dict, self._ended(ctx)) if facts is None else (tenant, self._from_facts, *facts))
+        if len(chain.noted) > chain.room:
             chain.trim()
         return None
 
-    def did_audit(self, ctx: InvokeContext) -> Any:
+    def did_audit(self, ctx: InvokeContext) -> Awaitable[None] | None:
         """Anchor the head if enough rows were written since the last anchor."""
         chain, host = self._chain, ctx.run.plan.host
         if chain is None or host is not self._host:
@@ -132,7 +145,7 @@ class Audit(Hook):
         return chain.anchor_if_due() if chain.unanchored >= self._every else None
 
     @staticmethod
-    async def _add(ctx: InvokeContext, chain: Chain, body: dict[str, Any], least: float | None = None) -> None:
+    async def _add(ctx: InvokeContext, chain: Chain, body: dict[str, object], least: float | None = None) -> None:
         with store_time(ctx, least=least):
             await chain.add(ctx.user.tenant or "", body)
 
@@ -155,32 +168,33 @@ class Audit(Hook):
     def _is_same(self, store: Store) -> bool:
         """Return True if the store of this hook is *store*, or becomes it in the namespace of the gate."""
         own: Any = self._store
-        name = str(getattr(store, "namespace", ""))
+        name, origin = str(getattr(store, "namespace", "")), getattr(store, "origin", store)
         bound: str = getattr(own, "namespace", name)
-        if own is store or not name or bound:
-            return own is store
-        return own.in_namespace(name) is store
+        if own is store or (getattr(own, "origin", own) == origin and bound in {"", name}):
+            return True
+        return bool(name and not bound and own.in_namespace(name) is store)
 
-    def intent_row(self, ctx: InvokeContext) -> tuple[Chain, dict[str, Any]]:
+    def intent_row(self, ctx: InvokeContext) -> tuple[Chain, dict[str, object]]:
         """Give the intent row to the ledger, which writes it."""
-        return self.row(ctx.run.plan.host, self._known(ctx, "intent", ctx.run.plan.host.monotonic()))
+        host = ctx.run.plan.host
+        return self._chain_of(host), self._known(ctx, "intent", host.monotonic())
 
-    def row(self, host: Host[InvokeContext], body: dict[str, Any]) -> tuple[Chain, dict[str, Any]]:
+    def row(self, host: Host[InvokeContext], body: dict[str, object]) -> tuple[Chain, dict[str, object]]:
         """Give a row to the ledger, which writes it."""
         return self._chain_of(host), body
 
     # ------------------------------------------------------------------ rows
 
-    def _known(self, ctx: InvokeContext, kind: str, at: float) -> dict[str, Any]:
+    def _known(self, ctx: InvokeContext, kind: str, at: float) -> dict[str, object]:
         """Return the fields that every row has: integers, texts, and the masked arguments."""
-        user, definition, call = ctx.user, ctx.run.plan.definition, ctx.run.tool_call
+        user, definition, call = ctx.run.user, ctx.run.plan.definition, ctx.run.tool_call
         shown, masked = self._shown(ctx) if self._shows else (None, [])
         hydration = ctx.run.hydration
         row = {
             "v": VERSION,
             "kind": kind,
-            "at_us": micros(at + ctx.run.plan.host.wall_offset),
-            "request_id": ctx.request_id,
+            "at_us": micros(at + ctx.run.plan.host.clock.offset),
+            "request_id": ctx.run.known_request_id,
             "call_id": None if call is None else call.id,
             "session_id": ctx.run.session_id,
             "depth": ctx.run.depth,
@@ -193,7 +207,7 @@ class Audit(Hook):
             "user": user.id,
             "roles": sorted(user.roles),
             "scopes": sorted(user.scopes),
-            "input_hash": _input_hash(ctx),
+            "input_hash": _input_hash(ctx.run),
             "input": shown,
             "masked": masked,
             "rules": list(ctx.run.parse_rules if hydration is None else hydration.provenance.rules),
@@ -209,13 +223,13 @@ class Audit(Hook):
     def _from_facts(
         self,
         plan: CallPlan[InvokeContext],
-        arguments: Any,
+        arguments: object,
         user: User,
         started: float,
         finished: float,
         output: Any,
-        *names: Any,
-    ) -> dict[str, Any]:
+        *names: object,
+    ) -> dict[str, object]:
         """Make the outcome row from the facts of ``_facts``."""
         ctx = InvokeContext(plan, arguments, user, started)
         ctx.run.input_state, ctx.run.outcome, ctx.run.finished = FROZEN, Outcome.SUCCESS, finished
@@ -224,12 +238,12 @@ class Audit(Hook):
             setattr(ctx.run, name, value)
         return self._ended(ctx)
 
-    def _ended(self, ctx: InvokeContext) -> dict[str, Any]:
+    def _ended(self, ctx: InvokeContext) -> dict[str, object]:
         finished = ctx.run.finished if ctx.run.finished is not None else ctx.run.plan.host.monotonic()
         body = self._known(ctx, "outcome", finished)
         error = ctx.run.error
         body["outcome"] = (ctx.run.outcome or Outcome.ERROR).value
-        body["started_us"] = micros(ctx.run.started + ctx.run.plan.host.wall_offset)
+        body["started_us"] = micros(ctx.run.started + ctx.run.plan.host.clock.offset)
         body["duration_us"] = micros(finished - ctx.run.started)
         body["executed"] = ctx.run.executed
         body["cache_hit"] = ctx.run.cache_hit
@@ -238,8 +252,10 @@ class Audit(Hook):
             body["replayed"] = True
         if ctx.run.resumed is not None:
             body["approved_by"] = sorted({user.id for _, user, _ in ctx.run.resumed.bound.approvals})
+        if ctx.run.deciders:
+            body["decided_by"] = list(ctx.run.deciders)
         if error is None:
-            body["output_hash"] = _safe_hash(ctx.run.output)
+            body |= output_facts(ctx.run.output)
             body["output_validated"] = ctx.run.validate_response and ctx.run.plan.builtins.output is not None
             return body
         step = ctx.run.failed_in or ctx.run.step
@@ -258,44 +274,46 @@ class Audit(Hook):
         """Return the segment that this hook writes for a gate."""
         if host is self._host and self._chain is not None:
             return self._chain
-        chain = self._chains.get(host)
+        gate = host.origin  # a gate with further tools, as of an A2A task, writes the segment of its gate
+        chain = self._chains.get(gate)
         if chain is None:
-            chain = self._chains[host] = self._open(host)
-            host.at_close(Closing(chain))
+            chain = self._chains[gate] = self._open(gate)
+            gate.at_close(Closing(chain, partial(self._forget, gate)), self)
         self._host, self._chain = host, chain
         return chain
 
+    def _forget(self, gate: object) -> None:
+        if self._chains.pop(gate, None) is self._chain:
+            self._host = self._chain = None
+
     def _open(self, host: Host[InvokeContext]) -> Chain:
         sink = self._sink
+        chain_of = partial(
+            Chain,
+            now=lambda: float(host.monotonic() + host.clock.offset),
+            limit=self._timeout,
+            every=self._every,
+        )
         if sink is None:
             store = host.store if self._store is None else host.own_store(self._store)
             kept, writer = store.audit, getattr(store, "ledger", None)
             in_memory = type(kept) is MemoryAudit  # a subclass may await
-            chain = Chain(
+            chain = chain_of(
                 kept.append,
                 self._anchoring(kept.anchor),
-                lambda: float(host.monotonic() + host.wall_offset),
                 in_place=in_memory,
-                limit=self._timeout,
-                every=self._every,
                 append=None if writer is None else writer.append,
                 audit=kept,
+                sign=row_signer(host.audit_keys, kept),
             )
             if isinstance(kept, MemoryAudit) and in_memory and self._on_anchor is None:
-                chain.defer(kept.trim)
+                chain.defer(kept.trim, kept.end)
                 kept.noting.append(chain)
                 kept.trim()
             return chain
         put = to_log if sink == "log" else to_function(sink)
         in_place = sink == "log" or not is_async(sink)
-        return Chain(
-            put,
-            self._anchoring(None),
-            lambda: float(host.monotonic() + host.wall_offset),
-            in_place=in_place,
-            limit=self._timeout,
-            every=self._every,
-        )
+        return chain_of(put, self._anchoring(None), in_place=in_place, sign=row_signer(host.audit_keys, None))
 
     def _anchoring(self, kept: Anchor | None) -> Anchor:
         on_anchor = self._on_anchor
@@ -311,7 +329,7 @@ class Audit(Hook):
 
 
 _NAMES = (
-    "request_id",
+    "known_request_id",
     "tool_call",
     "session_id",
     "depth",
@@ -349,7 +367,8 @@ def _facts(ctx: InvokeContext) -> tuple[object, ...] | None:
             output = compact(orjson.dumps(output))
         except TypeError:
             return None
-    run.known_request_id()
+        if len(output) > _MAX_FACTS:
+            return None
     return plan, run.input, ctx.user, run.started, run.finished, output, *_named_facts(run)
 
 
@@ -372,17 +391,10 @@ def _reason(error: BaseException) -> str | None:
     return str(error.args[0]) if own else None
 
 
-def _input_hash(ctx: InvokeContext) -> str | None:
-    if ctx.run.input_state == FROZEN:
-        return _safe_hash(ctx.run.input)
+def _input_hash(run: Run[InvokeContext]) -> str | None:
+    """Return the hash of the arguments themselves, also where their type identifies them by a part."""
     try:
-        return ctx.input_hash
+        by_part = run.input_state == FROZEN and run.plan.builtins.identity is not None
+        return hash_of(run.input) if by_part else run.hash_of_input()
     except (TypeError, ValueError, RecursionError):  # the input of the caller is not JSON
-        return None
-
-
-def _safe_hash(value: object) -> str | None:
-    try:
-        return hash_of(value)
-    except (TypeError, ValueError, RecursionError):
         return None

@@ -20,7 +20,8 @@ from callgate.providers.logs import LogEvent, emit
 from callgate.providers.stores.base import AuditRow, AuditStore, AuditTip
 from callgate.providers.stores.group_commit import GroupCommit
 from callgate.providers.stores.ledger_writes import ChainRows, sealing
-from callgate.tools.values import FLOAT, PLAIN, hash_of
+from callgate.providers.stores.turns import Turns
+from callgate.tools.values import PLAIN, has_float, hash_of
 
 Put: TypeAlias = Callable[[str, Sequence[AuditRow]], Awaitable[None]]
 """Writes the rows of a tenant, all or none."""
@@ -29,7 +30,7 @@ Append: TypeAlias = Callable[[str, ChainRows], Awaitable[None]]
 Anchor: TypeAlias = Callable[[str, int, str, float], Awaitable[None]]
 """Stores an anchor: segment, number, hash, seconds since the epoch."""
 
-_Row: TypeAlias = tuple[str, dict[str, Any]]
+_Row: TypeAlias = tuple[str, dict[str, object]]
 """A tenant, and the body of a row."""
 
 
@@ -47,7 +48,7 @@ def _own_row_hash(body: Mapping[str, object], segment: str, number: int, previou
     """``row_hash``, faster, for a body that Callgate made: only its arguments can contain a float."""
     shown = body.get("input")
     try:
-        if not shown or not FLOAT.search(orjson.dumps(shown)):
+        if not shown or not has_float(orjson.dumps(shown)):
             whole = {"body": body, "number": number, "previous": previous, "segment": segment}
             return sha256(orjson.dumps(whole, option=PLAIN)).hexdigest()
     except TypeError:  # an integer beyond 64 bits, or an unpaired surrogate
@@ -65,6 +66,7 @@ class Chain:
 
     With ``in_place`` *put* never waits, and no task is created. Otherwise rows that arrive while others are written form
     the next batch; with *append* the store does that for all chains. ``limit`` is the timeout of one write in seconds.
+    *sign* adds a signature to the hash of a row.
     The writes do not run in the caller's task, so a cancelled call leaves no gap and no partial row.
     """
 
@@ -79,21 +81,24 @@ class Chain:
         every: int,
         append: Append | None = None,
         audit: AuditStore | None = None,
+        sign: Callable[[str], str] | None = None,
     ) -> None:
         self._audit = audit
+        self._sign = sign
         self._put = put
         self._append = append
         self._anchor = anchor
         self._now = now
         self._in_place = in_place
         self._limit = limit
-        self.lock = asyncio.Lock()  # the next hash depends on whether the rows before are written
+        self.lock = Turns()  # the next hash depends on whether the rows before are written
         self._group: GroupCommit[_Row] = GroupCommit(self._write_all, self._write_all)
         self._every = every
         self.noted: list[tuple[Any, ...]] = []
-        self._closed = False
+        self.closed = False
         self.deferred = False
         self.trim: Callable[[], None] = lambda: None
+        self._end: Callable[[Chain], None] = lambda _: None
         self.room = 0  # the number of noted rows beyond which the store drops the oldest
         self.head = ""
         self.unanchored = 0
@@ -107,7 +112,7 @@ class Chain:
         self.unanchored = 0
         self.links: Sequence[AuditTip] | None = None
 
-    async def add(self, tenant: str, body: dict[str, Any]) -> None:
+    async def add(self, tenant: str, body: dict[str, object]) -> None:
         """Hash a row and write it; returns when it is written. The time of the row is ``at_us`` in the body.
 
         Raises:
@@ -131,19 +136,22 @@ class Chain:
 
     async def close(self) -> None:
         """Write the last anchor."""
-        self._closed = True
-        if not self.deferred:
+        self.closed = True
+        if self.deferred:
+            self._end(self)
+        else:
             await self.anchor()
 
     # ------------------------------------------------------------------ in memory
 
-    def defer(self, trim: Callable[[], None]) -> None:
+    def defer(self, trim: Callable[[], None], end: Callable[[Chain], None]) -> None:
         """Hash rows only in ``settle``: a store in memory calls it before each read.
 
         Until then ``noted`` has them: a tenant, a function, and the facts that the function makes the row of. No other
-        code may change these facts. *trim* drops the oldest rows; ``will_audit`` calls it when there is no room.
+        code may change these facts. *trim* drops the oldest rows; ``will_audit`` calls it when there is no room. *end*
+        settles a chain that gets no more rows.
         """
-        self.trim = trim
+        self.trim, self._end = trim, end
         self.deferred = True
 
     def settle(self, limit: int) -> int:
@@ -152,7 +160,7 @@ class Chain:
         for tenant, make, *facts in noted:
             _at_once(self._write(tenant, [make(*facts)]))
             _at_once(self.anchor_if_due())
-        if self._closed and not self.noted:
+        if self.closed and not self.noted:
             _at_once(self.anchor())
         return len(self.noted)
 
@@ -167,7 +175,7 @@ class Chain:
 
     async def _write_all(self, rows: Sequence[_Row]) -> list[Exception | None]:
         """Write rows, those of each tenant together. Return the error of each row."""
-        bodies: dict[str, list[dict[str, Any]]] = {}
+        bodies: dict[str, list[dict[str, object]]] = {}
         for tenant, body in rows:
             bodies.setdefault(tenant, []).append(body)
         failed: dict[str, Exception] = {}
@@ -179,7 +187,7 @@ class Chain:
                 failed[tenant] = error
         return [failed.get(tenant) for tenant, _ in rows]
 
-    async def _write(self, tenant: str, bodies: Sequence[dict[str, Any]]) -> None:
+    async def _write(self, tenant: str, bodies: Sequence[dict[str, object]]) -> None:
         async with sealing(self, bodies, self._audit) as rows:
             await self._put(tenant, rows)
 
@@ -192,6 +200,8 @@ class Chain:
             if number == 1 and self.links:
                 body = {**body, "links": [list(link) for link in self.links]}
             hash = _own_row_hash(body, self.segment, number, head)
+            if self._sign is not None:
+                hash = self._sign(hash)
             rows.append(AuditRow(self.segment, number, at, body, head, hash))
             head = hash
         return rows
@@ -228,13 +238,15 @@ class Chain:
 
 
 class Closing:
-    """Writes the last anchor when the gate closes. Its failures do not stop other cleanups."""
+    """Writes the last anchor when the gate closes or the hook has left it. Its failures do not stop other cleanups."""
 
-    def __init__(self, chain: Chain) -> None:
+    def __init__(self, chain: Chain, forget: Callable[[], object]) -> None:
         self.chain = chain
+        self._forget = forget
 
     async def __call__(self) -> None:
-        """Write the last anchor."""
+        """Write the last anchor. Rows that come later begin another segment."""
+        self._forget()
         try:
             await self.chain.close()
         except (Exception, asyncio.CancelledError) as error:
@@ -243,7 +255,7 @@ class Closing:
                 raise
 
 
-def _at_once(work: Coroutine[Any, Any, None]) -> None:
+def _at_once(work: Coroutine[object, None, None]) -> None:
     """Run a coroutine that never waits."""
     try:
         work.send(None)

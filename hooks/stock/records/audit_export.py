@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias
+from typing import BinaryIO, TypeAlias
 
 from callgate.errors import HookError
 from callgate.providers.stores.base import AuditRow, AuditSegment, AuditSnapshot, AuditStore, CheckpointKind
@@ -138,7 +138,7 @@ def read_audit_file(*paths: Path) -> Iterator[AuditRow]:
                     yield row
 
 
-def _line(tenant: str, row: AuditRow) -> dict[str, Any]:
+def _line(tenant: str, row: AuditRow) -> dict[str, object]:
     return {
         "tenant": tenant,
         "segment": row.segment,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from callgate.errors import StoreError
+from callgate.providers.http.post import post_bounded
 from callgate.providers.stores.base import AuditRow
 
 
@@ -19,7 +19,7 @@ class AuditOtlp:
         endpoint: the URL, such as ``http://localhost:4318/v1/logs``.
         headers: HTTP headers, such as an authorization.
         service: the attribute ``service.name`` of the resource.
-        timeout: seconds for one request.
+        timeout: seconds for one request and its whole answer, of which at most 64 kB are read.
         client: an ``httpx.AsyncClient`` of the application; without it each delivery has its own.
     """
 
@@ -30,7 +30,7 @@ class AuditOtlp:
         *,
         service: str = "callgate",
         timeout: float = 30.0,
-        client: Any = None,
+        client: object = None,
     ) -> None:
         self._endpoint = endpoint
         self._headers = dict(headers or {})
@@ -42,27 +42,16 @@ class AuditOtlp:
         """Send rows in one request.
 
         Raises:
-            StoreError: the endpoint cannot be reached, or did not accept every row.
+            StoreError: the endpoint cannot be reached, did not answer in time, or did not accept every row.
         """
-        import httpx
-
         records = {"scope": {"name": "callgate.audit"}, "logRecords": [_record(*one) for one in rows]}
         resource = {"attributes": [_attribute("service.name", self._service)]}
         content = json.dumps({"resourceLogs": [{"resource": resource, "scopeLogs": [records]}]}, default=dict)
         headers = {"content-type": "application/json", **self._headers}
-        try:
-            if self._client is not None:
-                answer = await self._client.post(
-                    self._endpoint, content=content, headers=headers, timeout=self._timeout
-                )
-            else:
-                async with httpx.AsyncClient(timeout=self._timeout) as client:
-                    answer = await client.post(self._endpoint, content=content, headers=headers)
-        except httpx.HTTPError as error:
-            raise StoreError(f"the OTLP endpoint cannot be reached: {type(error).__name__}") from error
-        if answer.status_code != 200:
-            raise StoreError(f"the OTLP endpoint answered with status {answer.status_code}")
-        if rejected := _rejected(answer.content):
+        answer = await post_bounded("the OTLP endpoint", self._endpoint, content, headers, self._timeout, self._client)
+        if answer.status != 200:
+            raise StoreError(f"the OTLP endpoint answered with status {answer.status}")
+        if rejected := _rejected(answer.body):
             raise StoreError(f"the OTLP endpoint rejected {rejected} of {len(rows)} audit rows")
 
 
@@ -74,15 +63,15 @@ def _rejected(answer: bytes) -> int:
         raise StoreError("the OTLP endpoint sent no valid response") from None
 
 
-def _record(tenant: str, row: AuditRow) -> dict[str, Any]:
-    shown: dict[str, Any] = {
+def _record(tenant: str, row: AuditRow) -> dict[str, object]:
+    shown: dict[str, str | int] = {
         "tenant": tenant,
         "segment": row.segment,
         "number": row.number,
         "hash": row.hash,
         "previous": row.previous,
     }
-    shown |= {name: row.body[name] for name in ("kind", "tool", "outcome") if isinstance(row.body.get(name), str)}
+    shown |= {name: text for name in ("kind", "tool", "outcome") if isinstance(text := row.body.get(name), str)}
     return {
         "timeUnixNano": str(round(row.at * 1_000_000) * 1_000),
         "severityNumber": 9,
@@ -93,6 +82,6 @@ def _record(tenant: str, row: AuditRow) -> dict[str, Any]:
     }
 
 
-def _attribute(name: str, value: str | int) -> dict[str, Any]:
+def _attribute(name: str, value: str | int) -> dict[str, object]:
     kind = "intValue" if isinstance(value, int) else "stringValue"
     return {"key": name, "value": {kind: str(value)}}

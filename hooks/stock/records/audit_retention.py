@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from callgate.errors import HookError
 from callgate.hooks.stock.records.audit_checkpoints import signed_checkpoint
 from callgate.hooks.stock.records.audit_export import Delivery
-from callgate.hooks.stock.records.audit_verify import AuditReport, Progress, Verifier, keys_of
+from callgate.hooks.stock.records.audit_signatures import RowSignatures, keys_of, namespace_of
+from callgate.hooks.stock.records.audit_verify import AuditReport, Progress, Verifier
 from callgate.providers.signing import SigningKeys
 from callgate.providers.stores.base import (
     AuditCheckpoint,
@@ -72,7 +73,7 @@ async def prune_audit(
         raise HookError(f"there is no cursor {', '.join(sorted(unknown))!r:.80}; export the log with it first")
     groups: list[list[AuditCheckpoint]] = []
     async with audit.snapshot() as snapshot:
-        verifier = Verifier(snapshot, (), keys, progress=progress)
+        verifier = Verifier(snapshot, (), keys, progress=progress, signatures=RowSignatures(keys, namespace_of(audit)))
         await verifier.verify()
         if not verifier.report.ok:
             return AuditPruning(verifier.report)

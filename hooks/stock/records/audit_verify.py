@@ -12,6 +12,7 @@ from callgate.errors import HookError
 from callgate.hooks.stock.records.audit_chain import micros, row_hash
 from callgate.hooks.stock.records.audit_checkpoints import is_signed, signed_checkpoint
 from callgate.hooks.stock.records.audit_links import Links
+from callgate.hooks.stock.records.audit_signatures import RowSignatures, keys_of, namespace_of, plain_hash
 from callgate.providers.signing import SigningKeys
 from callgate.providers.stores.base import (
     AuditCheckpoint,
@@ -21,7 +22,7 @@ from callgate.providers.stores.base import (
     AuditStore,
     CheckpointKind,
 )
-from callgate.providers.stores.memory_audit import MemoryAuditSnapshot
+from callgate.providers.stores.memory.audit import MemoryAuditSnapshot
 
 Head: TypeAlias = tuple[str, int, str, float]
 """An anchor: segment, number, hash, seconds since the epoch."""
@@ -41,7 +42,7 @@ class AuditProblem:
     ``kind``: ``altered`` (the hash does not match), ``missing`` (rows or a whole segment), ``twice`` (a duplicate number),
     ``order`` (the row does not follow the one before), ``cut`` (rows covered by an anchor are missing), ``moved`` (the
     row is stored under another tenant), ``checkpoint`` (a checkpoint has no valid signature, or removed rows are stored),
-    ``unread`` (the log cannot be read).
+    ``signature`` (the signature of the row is missing or not valid), ``unread`` (the log cannot be read).
     """
 
     kind: str
@@ -61,7 +62,7 @@ class AuditReport:
 
     ``rows`` counts the rows that were read. ``skipped`` counts the segments that began at a checkpoint of verified rows,
     ``pruned`` the segments that began at a pruning checkpoint. ``dropped`` counts the rows that a store of limited size
-    has dropped.
+    has dropped. ``unsigned`` counts rows without a signature, if there are keys; ``unchecked`` counts signed rows, if not.
     """
 
     rows: int = 0
@@ -71,6 +72,8 @@ class AuditReport:
     skipped: int = 0
     pruned: int = 0
     dropped: int = 0
+    unsigned: int = 0
+    unchecked: int = 0
     problems: list[AuditProblem] = field(default_factory=list)
 
     @property
@@ -98,6 +101,8 @@ class AuditReport:
             (self.skipped, "segments were verified from a signed checkpoint on: earlier rows were not read again"),
             (self.pruned, "segments begin after rows that were removed under a signed checkpoint"),
             (self.dropped, "rows were dropped by a store of limited size: what is left was verified"),
+            (self.unsigned, "rows are not signed: a writer of the database could have computed them anew"),
+            (self.unchecked, "rows are signed: give the signing keys to check their signatures"),
         )
         return tuple(f"{count} {text}" for count, text in limits if count)
 
@@ -135,8 +140,10 @@ class Verifier:
         *,
         incremental: bool = False,
         progress: Progress | None = None,
+        signatures: RowSignatures | None = None,
     ) -> None:
         self.report = AuditReport()
+        self.signatures = signatures or RowSignatures(keys)
         self.heads: list[tuple[str, int, str]] = []  # the last row of each segment with new rows and no problem
         self._snapshot = snapshot
         self._keys = keys
@@ -158,6 +165,7 @@ class Verifier:
             head = await self._verify_segment(segment)
             if head is not None and len(self.report.problems) == before:
                 self.heads.append((segment.name, *head))
+        self.report.unsigned, self.report.unchecked = self.signatures.unsigned, self.signatures.unchecked
         await self._links.verify()
         for name, marks in self._outside.items():
             for mark in marks:
@@ -280,6 +288,8 @@ class _Walk:
             self._found("altered", self._name, number, "the row does not match its hash")
         elif owner != _owner(row):
             self._found("moved", self._name, number, "the row is not stored under the tenant that it names")
+        elif (problem := self._verifier.signatures.problem(row)) is not None:
+            self._found("signature", self._name, number, problem)
         if number < 1:
             self._found("order", self._name, number, "row numbers begin at 1")
             return
@@ -313,7 +323,7 @@ def _owner(row: AuditRow) -> str:
 def _hash_matches(row: AuditRow) -> bool:
     try:
         return (
-            row_hash(row.body, row.segment, row.number, row.previous) == row.hash
+            row_hash(row.body, row.segment, row.number, row.previous) == plain_hash(row)
             and micros(row.at) == row.body["at_us"]
         )
     except (
@@ -330,6 +340,7 @@ async def verify_audit(
     anchors: Iterable[Head] = (),
     *,
     signing_keys: Iterable[str | bytes] = (),
+    signed_since: float | None = None,
     incremental: bool = False,
     progress: Progress | None = None,
     now: Callable[[], float] = time.time,
@@ -344,22 +355,28 @@ async def verify_audit(
     Args:
         audit: the audit part of a store: ``store.audit``.
         anchors: further anchors.
-        signing_keys: keys of the checkpoints, as in ``Gate(signing_keys=)``; needed after rows were removed.
+        signing_keys: keys of rows and checkpoints, as in ``Gate(signing_keys=)``; needed after rows were removed.
+        signed_since: seconds since the epoch; a row from this time on without a signature is a problem.
         incremental: begin each segment at its last checkpoint, and store new signed checkpoints if there is no problem.
             Rows before a checkpoint are not read again, so a later change of them is not found.
         progress: a function of the report, called every 10,000 rows.
         now: a clock in seconds since the epoch.
 
     Raises:
-        HookError: ``incremental`` without signing keys.
+        HookError: ``incremental`` or ``signed_since`` without signing keys.
     """
     keys = keys_of(signing_keys)
     if incremental and keys is None:
         raise HookError("an incremental verification needs signing_keys: its checkpoints are signed")
+    if signed_since is not None and keys is None:
+        raise HookError("signed_since needs signing_keys: without a key, no signature can be checked")
     verifier: Verifier | None = None
     try:
         async with audit.snapshot() as snapshot:
-            verifier = Verifier(snapshot, anchors, keys, incremental=incremental, progress=progress)
+            signatures = RowSignatures(keys, namespace_of(audit), signed_since)
+            verifier = Verifier(
+                snapshot, anchors, keys, incremental=incremental, progress=progress, signatures=signatures
+            )
             await verifier.verify()
     except Exception as error:  # noqa: BLE001  (a log that cannot be read completely is a problem)
         report = AuditReport() if verifier is None else verifier.report
@@ -377,13 +394,3 @@ async def verify_rows(rows: Iterable[AuditRow] | AsyncIterable[AuditRow], anchor
     verifier = Verifier(MemoryAuditSnapshot((_owner(row), row) for row in found), anchors)
     await verifier.verify()
     return verifier.report
-
-
-def keys_of(signing_keys: Iterable[str | bytes]) -> SigningKeys | None:
-    """Return the keys, or None without keys.
-
-    Raises:
-        RegistrationError: a key is shorter than 16 bytes.
-    """
-    found = list(signing_keys)
-    return SigningKeys(found) if found else None

@@ -1,19 +1,22 @@
-"""The masked arguments for records: masked by a hook, or else by the detectors of the logs."""
+"""Arguments and outputs for records: arguments masked by a hook or the detectors of the logs, outputs as hashes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from hashlib import sha256
 from typing import Any
 
 import orjson
 
 from callgate.hooks.context import InvokeContext
-from callgate.hooks.facts import FROZEN
+from callgate.hooks.state.facts import FROZEN
+from callgate.providers.content_json import digest_of, may_hold, with_data
 from callgate.providers.redaction import Redactor, redact_text
 from callgate.providers.registry import MISSING
+from callgate.providers.scrubbing import Scrubber
 from callgate.tools.arguments.attempts import readable
-from callgate.tools.values import pointer
+from callgate.tools.values import canonical_fast, pointer
 
 _SHORT = 12  # the detectors find no secret in a shorter word of letters and digits
 _HARMLESS = frozenset({int, float, bool, type(None)})
@@ -22,12 +25,12 @@ _HARMLESS = frozenset({int, float, bool, type(None)})
 class ShownInput:
     """Makes the masked view of a call's arguments. ``keys``: names of further members to mask."""
 
-    def __init__(self, keys: Any = ()) -> None:
+    def __init__(self, keys: Iterable[str] = ()) -> None:
         self._keys = tuple(keys)
         self._redact = Redactor(self._keys)
         self._is_secret = lru_cache(maxsize=1024)(self._redact.is_secret)
 
-    def __call__(self, ctx: InvokeContext) -> tuple[Any, list[str]]:
+    def __call__(self, ctx: InvokeContext) -> tuple[object, list[str]]:
         """Return the masked view, and JSON Pointers to its differences from the arguments.
 
         The view is None for arguments that were never valid, unless a hook masks them: their content is unknown.
@@ -63,7 +66,7 @@ class ShownInput:
             shown[name] = _masked_payload(value, hidden, ctx.run.scrubber, texts=not hooked)
         return shown
 
-    def text(self, text: str, scrubber: Any = None) -> str:
+    def text(self, text: str, scrubber: Scrubber | None = None) -> str:
         """Mask secrets in the reason that a hook gave."""
         return redact_text(text if scrubber is None else scrubber.text(text))
 
@@ -78,14 +81,25 @@ class ShownInput:
                 return False
         return len(arguments) <= 64
 
-    def _snapshot(self, masked: object) -> Any:
+    def _snapshot(self, masked: object) -> object:
         try:
             return orjson.loads(orjson.dumps(masked))
         except (TypeError, ValueError):  # not JSON, or an integer beyond 64 bits
             return self._redact(masked)
 
 
-def _masked_payload(value: Any, redact: Redactor, scrubber: Any, *, texts: bool) -> Any:
+def output_facts(output: object) -> dict[str, object]:
+    """Return the hash of an output, and the digests of its content blocks if it has any."""
+    try:
+        data = canonical_fast(output)
+    except (TypeError, ValueError, RecursionError):
+        return {"output_hash": None}
+    content = [digest_of(block) for block in with_data(output)] if may_hold(data) else []
+    facts: dict[str, object] = {"output_hash": sha256(data).hexdigest()}
+    return facts | ({"content": content} if content else {})
+
+
+def _masked_payload(value: Any, redact: Redactor, scrubber: Scrubber | None, *, texts: bool) -> Any:
     """Mask arguments as a provider or repairer wrote them; without *texts*, text that is not JSON is left out."""
     value = readable(value)
     if isinstance(value, str):

@@ -1,4 +1,6 @@
-"""``Metrics`` and ``Tracing``: OpenTelemetry metrics and spans. Without a provider they do nothing.
+"""``Metrics`` and ``Tracing``: OpenTelemetry metrics and spans, with the global provider unless they are given one.
+
+Without either they run at no stage, and OpenTelemetry is not imported.
 
 Names follow the semantic conventions for generative AI (``execute_tool``), which are still in development. Names outside
 of the conventions begin with ``callgate.``. The package of the conventions is not needed.
@@ -15,11 +17,11 @@ from typing import Any, Unpack
 import orjson
 
 from callgate.errors import HookError, InvocationError
-from callgate.hooks.base import Hook, not_overridden
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.stages import Stage
 from callgate.hooks.stock.options import HookOptions, checked, set_options
 from callgate.hooks.stock.records.masking import ShownInput
+from callgate.hooks.stock.records.otel_provider import ProviderHook, made_by
 from callgate.providers.faults import fault_of, places_of
 from callgate.providers.registry import MISSING
 from callgate.providers.stores.base import StoreFigures
@@ -61,7 +63,7 @@ def error_type(ctx: InvokeContext) -> str | None:
     return error.code if isinstance(error, InvocationError) else type(error).__name__
 
 
-class Metrics(Hook):
+class Metrics(ProviderHook):
     """OpenTelemetry metrics: counters of calls and a histogram of their duration.
 
     ``gen_ai.execute_tool.duration`` is a histogram in seconds, by tool and, for failed calls, ``error.type``.
@@ -74,8 +76,8 @@ class Metrics(Hook):
     ``callgate.stores.StoreFigures`` for their meaning.
 
     Args:
-        meter_provider: an OpenTelemetry ``MeterProvider``, such as ``opentelemetry.metrics.get_meter_provider()``. With
-            None it measures nothing, and does not import OpenTelemetry.
+        meter_provider: an OpenTelemetry ``MeterProvider``; default: the global one when the gate opens. Without any it
+            measures nothing, and does not import OpenTelemetry.
         options: the options of every hook: ``tools``, ``tags``, ``tenants``, ``filter``, ...
 
     Raises:
@@ -85,34 +87,33 @@ class Metrics(Hook):
     concern = "metrics"
     note_figures: Callable[[StoreFigures], None] | None = None  # without a provider the store is not asked for them
 
+    _api, _kind = "metrics", "meter"
+
     @checked
-    def __init__(self, meter_provider: Any = None, **options: Unpack[HookOptions]) -> None:
-        self._calls: Any = None
+    def __init__(self, meter_provider: object = None, **options: Unpack[HookOptions]) -> None:
         self._figures: StoreFigures | None = None
-        if meter_provider is not None:
-            meter = _from(meter_provider, "get_meter", "Metrics")
-            self._calls = meter.create_counter("callgate.calls", unit="{call}", description="calls that ended")
-            self._denials = meter.create_counter(
-                "callgate.denials", unit="{call}", description="calls that were refused"
-            )
-            self._errors = meter.create_counter("callgate.errors", unit="{call}", description="calls that broke")
-            self._duration = meter.create_histogram(
-                "gen_ai.execute_tool.duration", unit="s", description="time from the start of a call to its records"
-            )
-            for name, (unit, description) in _OF_STORE.items():
-                kind = "gauge" if name in _GAUGES else "counter"
-                create = getattr(meter, f"create_observable_{kind}")
-                create(f"callgate.store.{name}", [self._observing(name)], unit=unit, description=description)
-            self.note_figures = self._note
-        else:
-            self.leaves_out = not_overridden(self, Metrics, (Stage.ON_METRICS,))
+        self._start(Metrics, meter_provider)
         set_options(self, options)
+
+    def _use(self, provider: object) -> None:
+        meter = made_by(provider, "get_meter", "Metrics")
+        self._calls = meter.create_counter("callgate.calls", unit="{call}", description="calls that ended")
+        self._denials = meter.create_counter("callgate.denials", unit="{call}", description="calls that were refused")
+        self._errors = meter.create_counter("callgate.errors", unit="{call}", description="calls that broke")
+        self._duration = meter.create_histogram(
+            "gen_ai.execute_tool.duration", unit="s", description="time from the start of a call to its records"
+        )
+        for name, (unit, description) in _OF_STORE.items():
+            kind = "gauge" if name in _GAUGES else "counter"
+            create = getattr(meter, f"create_observable_{kind}")
+            create(f"callgate.store.{name}", [self._observing(name)], unit=unit, description=description)
+        self.note_figures = self._note
 
     def _note(self, figures: StoreFigures) -> None:
         self._figures = figures
 
-    def _observing(self, name: str) -> Any:
-        def observe(_options: object) -> Iterable[Any]:
+    def _observing(self, name: str) -> object:
+        def observe(_options: object) -> Iterable[object]:
             from opentelemetry.metrics import Observation
 
             return () if self._figures is None else (Observation(getattr(self._figures, name)),)
@@ -123,7 +124,9 @@ class Metrics(Hook):
         """Record one call."""
         tool, outcome, kind = ctx.run.plan.definition.name, ctx.run.outcome or Outcome.ERROR, error_type(ctx)
         measured = {OPERATION: "execute_tool", TOOL: tool}
-        counted = {TOOL: tool, "callgate.outcome": outcome.value}
+        counted: dict[str, str | bool] = {TOOL: tool, "callgate.outcome": outcome.value}
+        if ctx.run.plan.definition.deprecated is not None:
+            counted["callgate.deprecated"] = True
         if kind is not None:
             measured[ERROR_TYPE] = kind
             counted["callgate.code"] = kind
@@ -147,7 +150,7 @@ class _Span:
         self.mark = 0.0
 
 
-class Tracing(Hook):
+class Tracing(ProviderHook):
     """OpenTelemetry tracing: one span ``execute_tool NAME`` per call, from its first stage to its last.
 
     The parent is the current span of the caller. Spans of the tool, of hooks and of nested calls are its children. The
@@ -156,8 +159,8 @@ class Tracing(Hook):
     is in the log.
 
     Args:
-        tracer_provider: an OpenTelemetry ``TracerProvider``, such as ``opentelemetry.trace.get_tracer_provider()``. With
-            None it traces nothing, and does not import OpenTelemetry.
+        tracer_provider: an OpenTelemetry ``TracerProvider``; default: the global one when the gate opens. Without any
+            it traces nothing, and does not import OpenTelemetry.
         arguments: True puts the masked arguments on the span, as ``gen_ai.tool.call.arguments``.
         stages: True adds an event ``callgate.stage`` for each stage, with its duration in seconds.
         secret_keys: names of further members to mask when no hook masks the arguments.
@@ -169,33 +172,34 @@ class Tracing(Hook):
 
     concern = "tracing"
     priority = 10_000  # the span starts before all other hooks and covers them
+    whole = True
+    _api, _kind = "trace", "tracer"
 
     @checked
     def __init__(
         self,
-        tracer_provider: Any = None,
+        tracer_provider: object = None,
         *,
         arguments: bool = False,
         stages: bool = False,
         secret_keys: Collection[str] = (),
         **options: Unpack[HookOptions],
     ) -> None:
-        self._tracer: Any = None
         self._key = object()
         self._shown = ShownInput(secret_keys) if arguments else None
-        if tracer_provider is not None:
-            self._tracer = _from(tracer_provider, "get_tracer", "Tracing")
-            try:
-                from opentelemetry import context, trace
-            except ImportError:
-                raise HookError('Tracing needs OpenTelemetry; run pip install "callgate[otel]"') from None
-            self._attach, self._detach = context.attach, context.detach
-            self._with_span, self._internal = trace.set_span_in_context, trace.SpanKind.INTERNAL
-            self._error = trace.Status(trace.StatusCode.ERROR)
         self._marks = stages
-        unused: Iterable[Stage] = Stage if tracer_provider is None else () if stages else _MARKED
-        self.leaves_out = not_overridden(self, Tracing, unused)
+        self._start(Tracing, tracer_provider, () if stages else _MARKED)
         set_options(self, options)
+
+    def _use(self, provider: object) -> None:
+        self._tracer = made_by(provider, "get_tracer", "Tracing")
+        try:
+            from opentelemetry import context, trace
+        except ImportError:
+            raise HookError('Tracing needs OpenTelemetry; run pip install "callgate[otel]"') from None
+        self._attach, self._detach = context.attach, context.detach
+        self._with_span, self._internal = trace.set_span_in_context, trace.SpanKind.INTERNAL
+        self._error = trace.Status(trace.StatusCode.ERROR)
 
     def will_create_invoke_context(self, ctx: InvokeContext) -> None:
         """Start the span and make it the current one."""
@@ -333,13 +337,6 @@ def _marking(stage: Stage) -> object:
 
 for _stage in _MARKED:
     setattr(Tracing, _stage.value, _marking(_stage))
-
-
-def _from(provider: Any, method: str, hook: str) -> Any:
-    make = getattr(provider, method, None)
-    if not callable(make):
-        raise HookError(f"{hook}: {type(provider).__name__} has no {method}(); give a provider of OpenTelemetry")
-    return make("callgate")
 
 
 # ---------------------------------------------------------------------- traces

@@ -55,6 +55,7 @@ class CircuitBreaker(Hook):
     """
 
     concern = "breaker"
+    keeps_state = True
     priority = 300
 
     @checked

@@ -106,5 +106,5 @@ class _NoPermit(Exception):
 
 
 def _wall(ctx: InvokeContext) -> float:
-    wall: Any = ctx.run.plan.host.monotonic() + ctx.run.plan.host.wall_offset
+    wall: Any = ctx.run.plan.host.monotonic() + ctx.run.plan.host.clock.offset
     return float(wall)

@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from callgate.runtime.faces.principal import Authenticate, principal
+import orjson
+
+from callgate.providers.http.bounded import BodyRefused, NotUtf8, TooDeep, has_more_values
+from callgate.runtime.gate.gate import Gate
+from callgate.runtime.hosts.a2a.texts import has_more_text
+from callgate.runtime.hosts.http_requests import Authenticate, holds_half_pair, principal, read_bounded
+from callgate.tools.arguments.exact_json import what_is_lost
 from callgate.tools.calls import ANONYMOUS, User
+
+if TYPE_CHECKING:
+    from a2a.server.context import ServerCallContext
+    from starlette.requests import Request
+    from starlette.responses import Response
+
 
 MAX_BODY = 1_048_576
 """Maximum size of a request, in bytes."""
+MAX_VALUES = 10_000
+"""Maximum number of values in the JSON of a request: the SDK reads about 200 in a millisecond, in the event loop."""
+MAX_TEXT = 262_144
+"""Maximum number of characters of the texts outside of data parts: several steps of a task search them all."""
 READ_TIMEOUT = 10.0
 """Timeout for the arrival of a request, in seconds."""
 USER = "callgate.user"
 """The key of the user in the ASGI scope of a request."""
 
-Endpoint = Callable[[Any], Awaitable[Any]]
+Endpoint: TypeAlias = "Callable[[Request], Awaitable[Response]]"
 
 
 class Caller:
@@ -37,7 +52,7 @@ class Caller:
 class ContextBuilder:
     """Builds the call context of the SDK."""
 
-    def build(self, request: Any) -> Any:
+    def build(self, request: Request) -> ServerCallContext:
         """Build the context of a request that ``authenticated`` has accepted."""
         from a2a.extensions.common import HTTP_EXTENSION_HEADER, get_requested_extensions
         from a2a.server.context import ServerCallContext
@@ -50,13 +65,13 @@ class ContextBuilder:
         )
 
 
-def authenticated(endpoint: Endpoint, gate: Any, authenticate: Authenticate, challenge: str | None) -> Endpoint:
+def authenticated(endpoint: Endpoint, gate: Gate, authenticate: Authenticate, challenge: str | None) -> Endpoint:
     """Wrap an endpoint: it accepts authenticated users and JSON bodies of limited size.
 
     A task has an owner, so requests without a user and requests of ``ANONYMOUS`` are refused with 401.
     """
 
-    async def serve(request: Any) -> Any:
+    async def serve(request: Request) -> Response:
         from starlette.requests import Request
 
         if not gate.is_open:
@@ -68,34 +83,51 @@ def authenticated(endpoint: Endpoint, gate: Any, authenticate: Authenticate, cha
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             return _refusal(415, "Send the request as application/json.")  # HTML forms of other sites cannot
         body = await _body(request)
-        if body is None:
-            return _refusal(413, f"A request has at most {MAX_BODY} bytes.", {"connection": "close"})
+        if not isinstance(body, bytes):
+            return body
 
-        async def receive() -> dict[str, Any]:
+        async def receive() -> dict[str, object]:
             return {"type": "http.request", "body": body, "more_body": False}
 
-        return await endpoint(Request(request.scope | {USER: user}, receive))
+        return await endpoint(Request({**request.scope, USER: user}, receive))
 
     return serve
 
 
-async def _body(request: Any) -> bytes | None:
-    """Read the body; None if it is too long or too slow."""
-    parts: list[bytes] = []
-    left = MAX_BODY
+async def _body(request: Request) -> bytes | Response:
+    """Read the body; return it, or the response that refuses it."""
+    if request.headers.get("content-encoding", "identity") != "identity":
+        return _refusal(415, "Send the request without compression.")
     try:
-        async with asyncio.timeout(READ_TIMEOUT):
-            async for part in request.stream():
-                left -= len(part)
-                if left < 0:
-                    return None
-                parts.append(part)
-    except TimeoutError:
-        return None
-    return b"".join(parts)
+        body = await read_bounded(request.receive, MAX_BODY, READ_TIMEOUT)
+    except (TooDeep, NotUtf8):
+        return _rpc_error(200, -32700, "Invalid JSON payload")
+    except (BodyRefused, TimeoutError):
+        body = None
+    if body is None:
+        return _refusal(413, f"A request has at most {MAX_BODY} bytes.", {"connection": "close"})
+    if has_more_values(body, MAX_VALUES):
+        return _refusal(413, f"The JSON of a request has at most {MAX_VALUES} values.")
+    try:
+        message = orjson.loads(body)  # the SDK answers "internal error" to NaN and to bytes that are not UTF-8
+    except orjson.JSONDecodeError:
+        if holds_half_pair(body):
+            return _rpc_error(400, -32600, "A text has half of a surrogate pair.")
+        return _rpc_error(200, -32700, "Invalid JSON payload")
+    if (lost := what_is_lost(body)) is not None:
+        return _rpc_error(400, -32600, lost)
+    if len(body) > MAX_TEXT and has_more_text(message, MAX_TEXT):
+        return _refusal(413, f"The texts of a request have at most {MAX_TEXT} characters; data parts may have more.")
+    return body
 
 
-def _refusal(status: int, text: str, headers: dict[str, str] | None = None) -> Any:
+def _rpc_error(status: int, code: int, text: str) -> Response:
+    from starlette.responses import JSONResponse
+
+    return JSONResponse({"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": text}}, status)
+
+
+def _refusal(status: int, text: str, headers: dict[str, str] | None = None) -> Response:
     from starlette.responses import JSONResponse
 
     return JSONResponse({"detail": text}, status, headers)

@@ -11,15 +11,14 @@ POST     /a2a, /a2a/message/stream,         the older dialect: ``message/stream`
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from callgate.errors import RegistrationError
 from callgate.runtime.conversation.loop import Model
-from callgate.runtime.faces.principal import Authenticate
 from callgate.runtime.gate import Gate
-from callgate.runtime.hosts.a2a.access import Caller, ContextBuilder, authenticated
+from callgate.runtime.hosts.a2a.access import Caller, ContextBuilder, Endpoint, authenticated
 from callgate.runtime.hosts.a2a.card import agent_card
 from callgate.runtime.hosts.a2a.dialect import Dialect
 from callgate.runtime.hosts.a2a.dispatcher import Dispatcher
@@ -27,8 +26,14 @@ from callgate.runtime.hosts.a2a.executor import Executor
 from callgate.runtime.hosts.a2a.handler import Handler
 from callgate.runtime.hosts.a2a.task_runner import TaskRunner
 from callgate.runtime.hosts.a2a.task_store import TaskStore
+from callgate.runtime.hosts.http_requests import Authenticate
 from callgate.runtime.suspensions.pending import PendingTasks
 from callgate.tools.calls import ANONYMOUS, User
+
+if TYPE_CHECKING:
+    from a2a.types import AgentCard
+    from starlette.applications import Starlette
+
 
 DEADLINE = 300.0
 """Timeout of one run of a task, in seconds: from a message to an answer or a suspension."""
@@ -78,7 +83,7 @@ def agent(
             "a2a.agent: each task has an owner: give a2a.agent(gate, authenticate=...) a function that finds the user"
         )
 
-    def card(user: User) -> Any:
+    def card(user: User) -> AgentCard:
         made = agent_card(
             gate.tools_for(user),
             name=name,
@@ -106,7 +111,7 @@ def _require_sdk() -> None:
         raise RegistrationError("A2A needs its SDK: pip install 'callgate[a2a]'") from error
 
 
-def _handler(gate: Gate, runner: TaskRunner, card: Any) -> Handler:
+def _handler(gate: Gate, runner: TaskRunner, card: Callable[[User], AgentCard]) -> Handler:
     from a2a.auth.user import User as SdkUser
     from a2a.server.cluster import VersionedTaskStore
     from a2a.server.request_handlers import DefaultRequestHandler
@@ -114,7 +119,7 @@ def _handler(gate: Gate, runner: TaskRunner, card: Any) -> Handler:
     SdkUser.register(Caller)
     VersionedTaskStore.register(TaskStore)
     waits = gate.waits
-    tasks: Any = TaskStore(lambda: waits.store().suspensions, waits.keys, waits.now)
+    tasks: Any = TaskStore(waits.store, waits.keys, waits.now)
     executor: Any = Executor(runner)
     streams: Any = _NoEventStream()
 
@@ -126,7 +131,9 @@ def _handler(gate: Gate, runner: TaskRunner, card: Any) -> Handler:
     return Handler(inner, Dispatcher(runner, tasks, executor), executor, runner, card)
 
 
-def _application(gate: Gate, handler: Any, dialect: Dialect, card: Any, guard: Any) -> Any:
+def _application(
+    gate: Gate, handler: Any, dialect: Dialect, card: Callable[[User], AgentCard], guard: Callable[[Endpoint], Endpoint]
+) -> Starlette:
     from a2a.server.routes import create_agent_card_routes
     from a2a.server.routes.jsonrpc_dispatcher import JsonRpcDispatcher
     from starlette.applications import Starlette
@@ -135,14 +142,15 @@ def _application(gate: Gate, handler: Any, dialect: Dialect, card: Any, guard: A
     contexts: Any = ContextBuilder()
     rpc = JsonRpcDispatcher(handler, contexts)
 
-    async def public(_: Any) -> Any:
+    async def public(_: AgentCard) -> AgentCard:
         return card(ANONYMOUS)
 
     @contextlib.asynccontextmanager
-    async def lifespan(_: Any) -> AsyncGenerator[None, None]:
+    async def lifespan(_: object) -> AsyncGenerator[None, None]:
         async with contextlib.AsyncExitStack() as stack:
             if not gate.is_open:
                 await stack.enter_async_context(gate)
+            stack.callback(gate.at_close(handler.aclose))
             stack.push_async_callback(handler.aclose)
             yield
 
@@ -153,7 +161,7 @@ def _application(gate: Gate, handler: Any, dialect: Dialect, card: Any, guard: A
     return Starlette(routes=routes, lifespan=lifespan)
 
 
-def _secured(card: Any, schemes: Mapping[str, Mapping[str, Any]]) -> object:
+def _secured(card: AgentCard, schemes: Mapping[str, Mapping[str, object]]) -> AgentCard:
     """Add security schemes to a card; a client needs one of them."""
     from a2a.types import SecurityRequirement, SecurityScheme, StringList
     from google.protobuf.json_format import ParseDict
@@ -170,7 +178,7 @@ class _NoEventStream:
     async def publish(self, task_id: str, event: object) -> None:
         """Do nothing: no other process subscribes."""
 
-    async def subscribe(self, task_id: str, *, after: object) -> AsyncGenerator[Any, None]:
+    async def subscribe(self, task_id: str, *, after: object) -> AsyncGenerator[object, None]:
         """Yield no events."""
         return
         yield

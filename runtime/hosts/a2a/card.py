@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from callgate.runtime.models.wire.neutral import to_neutral
 from callgate.tools.definition import ToolDefinition
 from callgate.tools.values import thaw
+
+if TYPE_CHECKING:
+    from a2a.types import AgentCard, AgentSkill
+
 
 EXTENSION = "urn:callgate:a2a:tools:1"
 """The A2A extension of direct tool calls, client tools, and answers to suspended calls."""
@@ -23,7 +27,7 @@ _EXTENSION_TEXT = (
 
 def agent_card(
     tools: Iterable[ToolDefinition], *, name: str, description: str, url: str, version: str, converses: bool
-) -> Any:
+) -> AgentCard:
     """Build the card of these tools; their schemas are in the parameters of the extension.
 
     *url* is the address of the application, without a trailing slash.
@@ -53,12 +57,12 @@ def agent_card(
     )
 
 
-def _tool_json(tool: ToolDefinition) -> dict[str, Any]:
+def _tool_json(tool: ToolDefinition) -> dict[str, object]:
     output = {} if tool.output_schema is None else {"outputSchema": thaw(tool.output_schema)}
     return to_neutral(tool) | output
 
 
-def _skill(tool: ToolDefinition) -> Any:
+def _skill(tool: ToolDefinition) -> AgentSkill:
     from a2a.types import a2a_pb2 as p
 
     return p.AgentSkill(

@@ -7,20 +7,28 @@ while its task waits (``final: false``); it ends with the task, or when the clie
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
 
 from callgate.runtime.hosts.a2a.dialect_requests import parse_resume, parse_start
 from callgate.runtime.hosts.a2a.executor import MESSAGE
 from callgate.runtime.hosts.a2a.handler import Handler, public_errors
 from callgate.runtime.hosts.a2a.integers import restore_integers
 from callgate.runtime.hosts.a2a.messages import BadMessage
-from callgate.runtime.hosts.a2a.task_store import is_over
+from callgate.runtime.hosts.a2a.task_states import AgentCall, is_over
 from callgate.runtime.models.wire.shapes import is_mapping
 from callgate.runtime.suspensions.pending import PendingTasks
 from callgate.tools.calls import ToolCall
 from callgate.tools.values import dump
+
+if TYPE_CHECKING:
+    from a2a.server.events.event_queue import Event
+    from a2a.server.jsonrpc_models import JSONRPCError
+    from a2a.types import Artifact, Message, Task, TaskStatusUpdateEvent
+    from a2a.utils.errors import A2AError
+    from starlette.requests import Request
+    from starlette.responses import Response
 
 
 class Dialect:
@@ -33,29 +41,29 @@ class Dialect:
         self._contexts = contexts
         self._pending = pending
 
-    async def serve(self, request: Any) -> Any:
+    async def serve(self, request: Request) -> Response:
         """Serve one JSON-RPC request."""
         from a2a.server.jsonrpc_models import JSONParseError
         from a2a.utils.errors import A2AError, InvalidRequestError
 
-        id: Any = None
+        id: str | int | None = None
         try:
             body = json.loads(await request.body(), parse_constant=_refuse_constant)
         except (ValueError, RecursionError):
             return _json(_failure(None, JSONParseError()))
         try:
-            if not is_mapping(body) or body.get("jsonrpc") != "2.0" or not _is_id(body.get("id")):
+            if not is_mapping(body) or body.get("jsonrpc") != "2.0" or not _is_id(given := body.get("id")):
                 raise InvalidRequestError
-            id = body.get("id")
+            id = given
             with public_errors():
                 return await self._dispatch(body.get("method"), body.get("params"), request, id)
         except A2AError as error:
             return _json(_failure(id, error))
 
-    async def _dispatch(self, method: Any, params: Any, request: Any, id: Any) -> object:
+    async def _dispatch(self, method: object, params: object, request: Request, id: str | int | None) -> Response:
         from a2a.utils.errors import MethodNotFoundError
 
-        if method not in {"message/stream", "tasks/resume"}:
+        if method not in ("message/stream", "tasks/resume"):
             raise MethodNotFoundError
         if not is_mapping(params):
             raise BadMessage("params must be an object")
@@ -66,14 +74,14 @@ class Dialect:
         context.state[MESSAGE], message = parse_resume(params)
         if "text/event-stream" in request.headers.get("accept", ""):
             return await self._stream(self._statuses(self._send(message, context), context), id)
-        last: Any = None
+        last: object = None
         async for status in self._statuses(self._send(message, context), context):
             last = status
         return _json({"jsonrpc": "2.0", "id": id, "result": last})
 
     # ------------------------------------------------------------------ events
 
-    async def _stream(self, events: AsyncGenerator[dict[str, Any], None], id: Any) -> object:
+    async def _stream(self, events: AsyncGenerator[dict[str, object], None], id: str | int | None) -> Response:
         """Respond with a stream of events; an error before the first event is a plain JSON response."""
         from a2a.server.routes.common import create_event_source_response
         from a2a.utils.errors import A2AError
@@ -94,18 +102,18 @@ class Dialect:
 
         return create_event_source_response(lines())
 
-    async def _task_events(self, message: Any, context: Any) -> AsyncGenerator[dict[str, Any], None]:
+    async def _task_events(self, message: Message, context: AgentCall) -> AsyncGenerator[dict[str, object], None]:
         """Yield the events of a task from its first message to its end, also when another process resumes it."""
         from a2a.types import GetTaskRequest, SubscribeToTaskRequest
         from a2a.utils.errors import UnsupportedOperationError
 
-        last: dict[str, Any] = {}
+        last: dict[str, object] = {}
         async with aclosing(self._statuses(self._send(message, context), context)) as statuses:
             async for last in statuses:
                 yield last
         if not last or last["final"]:
             return
-        task_id = last["taskId"]
+        task_id = str(last["taskId"])
         try:
             later = self._handler.on_subscribe_to_task(SubscribeToTaskRequest(id=task_id), context)
             async with aclosing(self._statuses(later, context)) as statuses:
@@ -114,16 +122,19 @@ class Dialect:
                         yield status
         except UnsupportedOperationError:  # the task has just ended
             task = await self._handler.on_get_task(GetTaskRequest(id=task_id), context)
-            yield await self._status(task, _text(task.artifacts), context)
+            if task is not None:
+                yield await self._status(task, _text(task.artifacts), context)
 
-    def _send(self, message: Any, context: Any) -> AsyncGenerator[Any, None]:
+    def _send(self, message: Message, context: AgentCall) -> AsyncGenerator[Event, None]:
         from a2a.types import SendMessageRequest
 
         return self._handler.on_message_send_stream(SendMessageRequest(message=message), context)
 
-    async def _statuses(self, events: Any, context: Any) -> AsyncGenerator[dict[str, Any], None]:
+    async def _statuses(
+        self, events: AsyncGenerator[Event, None], context: AgentCall
+    ) -> AsyncGenerator[dict[str, object], None]:
         """Turn the SDK's events into status updates; the last one has the answer."""
-        from a2a.types import Message, Task, TaskArtifactUpdateEvent
+        from a2a.types import Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 
         answer = ""
         async with aclosing(events):
@@ -133,16 +144,16 @@ class Dialect:
                     continue
                 if isinstance(event, Task):
                     answer = _text(event.artifacts)
-                if not isinstance(event, Message):
+                if isinstance(event, Task | TaskStatusUpdateEvent):
                     yield await self._status(event, answer, context)
 
-    async def _status(self, event: Any, answer: str, context: Any) -> dict[str, Any]:
+    async def _status(self, event: Task | TaskStatusUpdateEvent, answer: str, context: AgentCall) -> dict[str, object]:
         """Build a status update from a task, or from an event of a task."""
         from a2a.types import Task, TaskState
 
         task_id = event.id if isinstance(event, Task) else event.task_id
         state = event.status.state
-        message: dict[str, Any] = {"role": "assistant", "content": answer or _text([event.status.message])}
+        message: dict[str, object] = {"role": "assistant", "content": answer or _text([event.status.message])}
         if state == TaskState.TASK_STATE_INPUT_REQUIRED:
             pending = await self._pending.find(context.user.principal, task_id)
             wanted = () if pending is None else pending.open(self._pending.now)
@@ -167,11 +178,11 @@ def _refuse_constant(_: str) -> NoReturn:
     raise ValueError("JSON has no such number")
 
 
-def _is_id(given: Any) -> bool:
+def _is_id(given: object) -> TypeGuard[str | int | None]:
     return given is None or (isinstance(given, str | int) and not isinstance(given, bool))
 
 
-def _text(holders: Any) -> str:
+def _text(holders: Iterable[Message | Artifact]) -> str:
     """Join the texts of messages or artifacts; data parts become JSON."""
     from a2a.helpers import get_data_parts
 
@@ -182,13 +193,13 @@ def _text(holders: Any) -> str:
     )
 
 
-def _failure(id: Any, error: Any) -> dict[str, Any]:
+def _failure(id: str | int | None, error: A2AError | JSONRPCError) -> dict[str, object]:
     from a2a.server.request_handlers.response_helpers import build_error_response
 
     return build_error_response(id, error)
 
 
-def _json(body: Any) -> object:
+def _json(body: object) -> Response:
     from starlette.responses import JSONResponse
 
     return JSONResponse(body)

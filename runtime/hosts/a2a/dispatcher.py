@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from callgate.errors import Denied, InvocationError, NotPending, StoreConflict
 from callgate.providers.ids import new_id
-from callgate.runtime.hosts.a2a.client_tools import client_tools, refuse_duplicates
+from callgate.runtime.hosts.a2a.client_tools import refuse_duplicates
 from callgate.runtime.hosts.a2a.executor import MESSAGE, Executor
 from callgate.runtime.hosts.a2a.integers import restore_integers
 from callgate.runtime.hosts.a2a.messages import BadMessage, ClientMessage, Decision, parse
 from callgate.runtime.hosts.a2a.parts import data_part
 from callgate.runtime.hosts.a2a.task_runner import DECISIONS, TaskRunner
-from callgate.runtime.hosts.a2a.task_store import TaskStore, is_over
+from callgate.runtime.hosts.a2a.task_states import AgentCall, is_over
+from callgate.runtime.hosts.a2a.task_store import TOO_MANY, TaskStore
 from callgate.runtime.suspensions.decisions import Approve, Deny
 from callgate.runtime.suspensions.pending import Answer, PendingTask, Wanted
 from callgate.tools.calls import Outcome, ToolResult, User
+
+if TYPE_CHECKING:
+    from a2a.server.cluster import StoredTask
+    from a2a.types import Message, SendMessageRequest, Task
+
 
 MAX_CONTEXT_ID = 128
 """Maximum length of a context id that a client chooses."""
@@ -31,7 +38,7 @@ class Dispatcher:
         self._runner = runner
         self._executor = executor
 
-    async def dispatch(self, params: Any, context: Any) -> Any:
+    async def dispatch(self, params: SendMessageRequest, context: AgentCall) -> Task | Message | None:
         """Process a message. Returns the response, or None if a task has to run for it.
 
         Raises:
@@ -42,7 +49,12 @@ class Dispatcher:
         message, user = params.message, context.user.principal
         parsed = context.state.get(MESSAGE) or _parse(message)
         if not message.task_id:
-            context.state[MESSAGE] = self._check_start(parsed, message, user)
+            parsed = self._check_start(parsed, message, user)
+            if not await self.tasks.may_start(context):
+                raise BadMessage(TOO_MANY)
+            if parsed.tools:
+                parsed = replace(parsed, records=tuple(await self._runner.client_tools.records(parsed.tools, user)))
+            context.state[MESSAGE] = parsed
             return None
         if parsed.decisions:
             return await self._decide_all(parsed.decisions, message, context)
@@ -51,7 +63,15 @@ class Dispatcher:
         context.state[MESSAGE] = await self._record_answers(parsed, task, user)
         return None
 
-    async def owned_task(self, task_id: str, context: object) -> Any:
+    @contextmanager
+    def started(self, context: AgentCall) -> Generator[None, None, None]:
+        """Give back the place of a task that a message did not start."""
+        try:
+            yield
+        finally:
+            self.tasks.release(context)
+
+    async def owned_task(self, task_id: str, context: AgentCall) -> StoredTask:
         """Return a task of this user, with its version.
 
         Raises:
@@ -66,7 +86,7 @@ class Dispatcher:
 
     # ------------------------------------------------------------------ starting
 
-    def _check_start(self, parsed: ClientMessage, message: Any, user: User) -> ClientMessage:
+    def _check_start(self, parsed: ClientMessage, message: Message, user: User) -> ClientMessage:
         """Check a message that starts a task, before the task exists."""
         from a2a.utils.errors import TaskNotFoundError
 
@@ -75,7 +95,7 @@ class Dispatcher:
         if len(message.context_id) > MAX_CONTEXT_ID:
             raise BadMessage(f"a context id has at most {MAX_CONTEXT_ID} characters")
         if parsed.tools:
-            refuse_duplicates(self._runner.gate, client_tools(parsed.tools))
+            refuse_duplicates(self._runner.gate, parsed.tools)
         if parsed.call is None:
             if self._runner.model is None:
                 raise BadMessage("this agent does not answer texts: call one of its tools")
@@ -88,7 +108,7 @@ class Dispatcher:
 
     # ------------------------------------------------------------------ answering
 
-    async def _record_answers(self, parsed: ClientMessage, task: Any, user: User) -> ClientMessage:
+    async def _record_answers(self, parsed: ClientMessage, task: Task, user: User) -> ClientMessage:
         """Record the answers in a message."""
         from a2a.utils.errors import UnsupportedOperationError
 
@@ -120,7 +140,9 @@ class Dispatcher:
 
     # ------------------------------------------------------------------ deciding
 
-    async def _decide_all(self, decisions: Mapping[str, Decision], message: Any, context: Any) -> Any:
+    async def _decide_all(
+        self, decisions: Mapping[str, Decision], message: Message, context: AgentCall
+    ) -> Message | None:
         """Decide approvals of a task; the gate checks the approver. Returns None if the user's own task can resume."""
         from a2a.types import Message, Role
         from a2a.utils.errors import TaskNotFoundError
@@ -150,14 +172,15 @@ class Dispatcher:
             raise TaskNotFoundError
         decided = Approve() if decision.approve else Deny(decision.reason)
         try:
-            return await self._runner.gate_for(pending).resume(wanted.handle, decided, approver=user)
+            gate = await self._runner.gate_for(pending, user)
+            return await gate.resume(wanted.handle, decided, approver=user)
         except (NotPending, Denied):
             raise TaskNotFoundError from None
         except InvocationError as error:
             raise BadMessage(error.public) from None
 
 
-def _parse(message: Any) -> ClientMessage:
+def _parse(message: Message) -> ClientMessage:
     from a2a.helpers import get_data_parts, get_text_parts
 
     texts, data = get_text_parts(message.parts), get_data_parts(message.parts)

@@ -7,15 +7,21 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from callgate.errors import StoreConflict
 from callgate.providers.logs import LogEvent, emit
 from callgate.runtime.hosts.a2a.messages import ClientMessage
 from callgate.runtime.hosts.a2a.parts import pending_parts, result_parts, shows_pending, text_parts
 from callgate.runtime.hosts.a2a.task_runner import State, TaskResult, TaskRunner
-from callgate.runtime.hosts.a2a.task_store import is_over
+from callgate.runtime.hosts.a2a.task_states import STORED, AgentCall, is_over
 from callgate.tools.calls import User
+
+if TYPE_CHECKING:
+    from a2a.server.events import EventQueue
+    from a2a.server.tasks import TaskUpdater
+    from a2a.types import Message, Part, Task
+
 
 MESSAGE = "callgate.message"
 """The key of the parsed message in the state of a call."""
@@ -25,6 +31,16 @@ GRACE = 60.0
 
 _FAILED = TaskResult(State.FAILED, "The task failed.")
 _INTERRUPTED = TaskResult(State.FAILED, "The task was interrupted, or waited too long.")
+
+
+class TaskRequest(Protocol):
+    """The request that a run of a task serves: the ``RequestContext`` of the SDK."""
+
+    task_id: str
+    context_id: str
+    current_task: Task | None
+    message: Message
+    call_context: AgentCall
 
 
 class Executor:
@@ -38,11 +54,11 @@ class Executor:
         """Tell whether this process runs the task."""
         return task in self._running
 
-    async def should_resume(self, task: Any, user: User) -> bool:
+    async def should_resume(self, task: Task, user: User) -> bool:
         """Tell whether a task has to resume without a message: after a decision, a timeout, or with an outdated status."""
         return not is_over(task) and not self.is_running(task.id) and await self._is_abandoned(task, user)
 
-    async def _is_abandoned(self, task: Any, user: User) -> bool:
+    async def _is_abandoned(self, task: Task, user: User) -> bool:
         """Tell whether a task has to resume, as far as the store shows; another process may run it."""
         from a2a.types import TaskState
 
@@ -60,13 +76,17 @@ class Executor:
             return False
         return not wanted or not shows_pending(task, wanted)
 
-    async def execute(self, context: Any, queue: Any) -> None:
+    async def execute(self, context: TaskRequest, queue: EventQueue) -> None:
         """Run a task until it ends or waits."""
         from a2a.server.tasks import TaskUpdater
 
         updater = TaskUpdater(queue, context.task_id, context.context_id)
         if context.current_task is None:
+            # The SDK stores the task meanwhile: a task that the store refuses, or loses, must not run
+            context.call_context.state[STORED] = stored = asyncio.get_running_loop().create_future()
             await queue.enqueue_event(self._new_task(context))
+            if not await stored:
+                return
         # asyncio: another request cancels this task alone, and waits for its end
         self._running[context.task_id] = running = asyncio.ensure_future(self._run(context, updater))
         try:
@@ -81,7 +101,7 @@ class Executor:
         if result is not None:
             await self._publish(updater, result)
 
-    async def cancel(self, context: Any, queue: Any) -> None:
+    async def cancel(self, context: TaskRequest, queue: EventQueue) -> None:
         """Cancel a task and await its end."""
         from a2a.server.tasks import TaskUpdater
 
@@ -91,13 +111,13 @@ class Executor:
             await asyncio.wait([running])
         await self._set_state(TaskUpdater(queue, context.task_id, context.context_id), "CANCELED")
 
-    async def _run(self, context: Any, updater: Any) -> TaskResult | None:
+    async def _run(self, context: TaskRequest, updater: TaskUpdater) -> TaskResult | None:
         """Run a task; returns None if there was nothing to do."""
         parsed: ClientMessage = context.call_context.state[MESSAGE]
         user: User = context.call_context.user.principal
         try:
             if context.current_task is not None:
-                return await self._resume(context, user, updater)
+                return await self._resume(context.current_task, user, updater)
             await self._set_state(updater, "WORKING")
             return await self._runner.start(parsed, user, context.task_id, context.context_id)
         except Exception as error:  # noqa: BLE001  (its text goes to the log, never to the client)
@@ -105,8 +125,8 @@ class Executor:
             await self._runner.abandon(context.task_id, user)
             return _FAILED
 
-    async def _resume(self, context: Any, user: User, updater: Any) -> TaskResult | None:
-        tasks, task = self._runner.pending, context.current_task
+    async def _resume(self, task: Task, user: User, updater: TaskUpdater) -> TaskResult | None:
+        tasks = self._runner.pending
         while (pending := await tasks.find(user, task.id)) is not None:
             try:
                 pending = await self._runner.refresh(pending, user)
@@ -124,14 +144,14 @@ class Executor:
 
     # ------------------------------------------------------------------ events
 
-    def _new_task(self, context: Any) -> object:
+    def _new_task(self, context: TaskRequest) -> Task:
         from a2a.types import Task, TaskState, TaskStatus
 
         status = TaskStatus(state=TaskState.TASK_STATE_SUBMITTED)
         status.timestamp.FromDatetime(self._now())
         return Task(id=context.task_id, context_id=context.context_id, status=status, history=[context.message])
 
-    async def _publish(self, updater: Any, result: TaskResult) -> None:
+    async def _publish(self, updater: TaskUpdater, result: TaskResult) -> None:
         """Publish the result of a run."""
         output = result.result
         if result.state is State.WAITING:
@@ -144,13 +164,14 @@ class Executor:
         else:
             await self._set_state(updater, "REJECTED" if result.state is State.REJECTED else "FAILED", parts)
 
-    async def _set_state(self, updater: Any, state: str, parts: list[Any] | None = None) -> None:
+    async def _set_state(self, updater: TaskUpdater, state: str, parts: list[Part] | None = None) -> None:
         """Publish a new state of a task, with the time of the gate's clock."""
         from a2a.types import TaskState
 
         message = None if parts is None else updater.new_agent_message(parts)
         at = self._now().isoformat()
-        await updater.update_status(TaskState.Value(f"TASK_STATE_{state}"), message, timestamp=at)
+        number: Any = TaskState.Value(f"TASK_STATE_{state}")  # an int, which checkers do not take for a TaskState
+        await updater.update_status(number, message, timestamp=at)
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._runner.pending.now, UTC)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import aclosing, contextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Protocol
 
 from callgate.errors import DefinitionError, NotPending
 from callgate.providers.ids import new_id
@@ -20,11 +20,44 @@ from callgate.runtime.hosts.a2a.integers import InexactInteger
 from callgate.runtime.hosts.a2a.messages import BadMessage, ClientMessage
 from callgate.runtime.hosts.a2a.parts import data_part
 from callgate.runtime.hosts.a2a.task_runner import TaskRunner
-from callgate.runtime.hosts.a2a.task_store import is_over
+from callgate.runtime.hosts.a2a.task_states import AgentCall, is_over
 from callgate.tools.calls import User
+
+if TYPE_CHECKING:
+    from a2a.server.events.event_queue import Event
+    from a2a.types import (
+        AgentCard,
+        CancelTaskRequest,
+        GetTaskRequest,
+        ListTasksRequest,
+        ListTasksResponse,
+        Message,
+        SendMessageRequest,
+        SubscribeToTaskRequest,
+        Task,
+    )
+
 
 POLL = 1.0
 """Interval of polling the store for a task with a subscriber, in seconds: another process may change it."""
+
+
+class SdkHandler(Protocol):
+    """The handler of the SDK, which runs tasks: its ``DefaultRequestHandler``."""
+
+    async def on_message_send(self, params: SendMessageRequest, context: AgentCall) -> Task | Message: ...  # noqa: D102
+
+    def on_message_send_stream(  # noqa: D102
+        self, params: SendMessageRequest, context: AgentCall
+    ) -> AsyncGenerator[Event, None]: ...
+
+    async def on_get_task(self, params: GetTaskRequest, context: AgentCall) -> Task | None: ...  # noqa: D102
+
+    async def on_list_tasks(self, params: ListTasksRequest, context: AgentCall) -> ListTasksResponse: ...  # noqa: D102
+
+    async def on_cancel_task(self, params: CancelTaskRequest, context: AgentCall) -> Task: ...  # noqa: D102
+
+    async def aclose(self) -> None: ...  # noqa: D102
 
 
 class Handler:
@@ -32,21 +65,21 @@ class Handler:
 
     def __init__(
         self,
-        inner: Callable[[], object],
+        inner: Callable[[], SdkHandler],
         inbox: Dispatcher,
         executor: Executor,
         runner: TaskRunner,
-        card: Callable[[User], object],
+        card: Callable[[User], AgentCard],
     ) -> None:
         self._make = inner
-        self._made: Any = None
+        self._made: SdkHandler | None = None
         self._dispatcher = inbox
         self._executor = executor
         self._runner = runner
         self._card = card
 
     @property
-    def _inner(self) -> Any:
+    def _inner(self) -> SdkHandler:
         if self._made is None:
             self._made = self._make()
         return self._made
@@ -57,11 +90,11 @@ class Handler:
         if made is not None:
             await made.aclose()
 
-    async def on_message_send(self, params: object, context: object) -> Any:
+    async def on_message_send(self, params: SendMessageRequest, context: AgentCall) -> Task | Message:
         """SendMessage: start a task, resume it, or decide an approval."""
         from a2a.utils.errors import UnsupportedOperationError
 
-        with public_errors():
+        with public_errors(), self._dispatcher.started(context):
             answer = await self._dispatcher.dispatch(params, context)
             if answer is not None:
                 return answer
@@ -70,11 +103,13 @@ class Handler:
             except UnsupportedOperationError:
                 return await self._finished_task(params, context)
 
-    async def on_message_send_stream(self, params: object, context: object) -> AsyncGenerator[Any, None]:
+    async def on_message_send_stream(
+        self, params: SendMessageRequest, context: AgentCall
+    ) -> AsyncGenerator[Event, None]:
         """SendStreamingMessage: like SendMessage, with a stream of events."""
         from a2a.utils.errors import UnsupportedOperationError
 
-        with public_errors():
+        with public_errors(), self._dispatcher.started(context):
             answer = await self._dispatcher.dispatch(params, context)
             if answer is not None:
                 yield answer
@@ -86,25 +121,27 @@ class Handler:
             except UnsupportedOperationError:
                 yield await self._finished_task(params, context)
 
-    async def on_get_task(self, params: Any, context: Any) -> Any:
+    async def on_get_task(self, params: GetTaskRequest, context: AgentCall) -> Task | None:
         """GetTask; resumes the task if its suspended calls are decided."""
         with public_errors():
             await self._resume_if_due(params.id, context)
             return await self._inner.on_get_task(params, context)
 
-    async def on_list_tasks(self, params: object, context: object) -> Any:
+    async def on_list_tasks(self, params: ListTasksRequest, context: AgentCall) -> ListTasksResponse:
         """ListTasks: the tasks of this user."""
         with public_errors():
             return await self._inner.on_list_tasks(params, context)
 
-    async def on_cancel_task(self, params: Any, context: Any) -> Any:
+    async def on_cancel_task(self, params: CancelTaskRequest, context: AgentCall) -> Task:
         """CancelTask: also withdraws the suspended calls of the task."""
         with public_errors():
             task = await self._inner.on_cancel_task(params, context)
             await self._runner.abandon(task.id, context.user.principal)
             return task
 
-    async def on_subscribe_to_task(self, params: Any, context: Any) -> AsyncGenerator[Any, None]:
+    async def on_subscribe_to_task(
+        self, params: SubscribeToTaskRequest, context: AgentCall
+    ) -> AsyncGenerator[Event, None]:
         """SubscribeToTask: yield the task, and again after each change, until it ends.
 
         Changes by other processes are included. The task resumes if its suspended calls are decided.
@@ -128,7 +165,7 @@ class Handler:
                     async with asyncio.timeout(POLL):
                         await changed.wait()
 
-    async def on_get_extended_agent_card(self, params: Any, context: Any) -> object:
+    async def on_get_extended_agent_card(self, params: object, context: AgentCall) -> AgentCard:
         """GetExtendedAgentCard: the card with the tools that this user may see."""
         with public_errors():
             return self._card(context.user.principal)
@@ -144,11 +181,11 @@ class Handler:
     on_list_task_push_notification_configs = _no_push
     on_delete_task_push_notification_config = _no_push
 
-    async def _finished_task(self, params: Any, context: Any) -> Any:
+    async def _finished_task(self, params: SendMessageRequest, context: AgentCall) -> Task:
         """Return a task that another request finished after its message was read."""
         return (await self._dispatcher.owned_task(params.message.task_id, context)).task
 
-    async def _resume_if_due(self, task_id: str, context: Any) -> None:
+    async def _resume_if_due(self, task_id: str, context: AgentCall) -> None:
         """Resume a task if it has to; returns when it has started."""
         from a2a.types import Message, Role, SendMessageConfiguration, SendMessageRequest
         from a2a.utils.errors import A2AError

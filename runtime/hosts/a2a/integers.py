@@ -63,7 +63,7 @@ class _Walk:
     def __init__(self, root: Mapping[str, object]) -> None:
         self.root = root
 
-    def value(self, value: Any, nodes: Sequence[Any]) -> Any:
+    def value(self, value: object, nodes: Sequence[object]) -> object:
         found = self._applicable(nodes)
         if is_mapping(value):
             return {name: self.value(value[name], _of_property(found, name)) for name in _ordered(found, value)}
@@ -73,9 +73,9 @@ class _Walk:
             value, {name for node in found for name in walk.declared_types(node) or walk.types_of_values(node)}
         )
 
-    def _applicable(self, nodes: Sequence[object]) -> list[Mapping[str, Any]]:
+    def _applicable(self, nodes: Sequence[object]) -> list[Mapping[str, object]]:
         """Collect the subschemas that may apply to one value: through references, compositions and conditions."""
-        found: list[Mapping[str, Any]] = []
+        found: list[Mapping[str, object]] = []
         left = list(nodes)
         while left and len(found) < _MAX_NODES:
             here = mapping(left.pop())
@@ -96,16 +96,16 @@ def _ordered(nodes: Sequence[Mapping[str, object]], value: Mapping[str, object])
     return [*declared, *sorted(value.keys() - declared.keys())]
 
 
-def _of_property(nodes: Sequence[Mapping[str, object]], name: str) -> list[Any]:
-    found: list[Any] = []
+def _of_property(nodes: Sequence[Mapping[str, object]], name: str) -> list[object]:
+    found: list[object] = []
     for node in nodes:
         declared = walk.properties(node)
         found.append(declared[name] if name in declared else node.get("additionalProperties"))
     return found
 
 
-def _of_item(nodes: Sequence[Mapping[str, object]], index: int) -> list[Any]:
-    found: list[Any] = []
+def _of_item(nodes: Sequence[Mapping[str, object]], index: int) -> list[object]:
+    found: list[object] = []
     for node in nodes:
         first = items(node.get("prefixItems")) or items(node.get("items"))
         rest = node.get("additionalItems") if is_list(node.get("items")) else node.get("items")

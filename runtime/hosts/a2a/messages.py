@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from callgate.providers.ids import new_id
-from callgate.runtime.models.wire.shapes import is_list, is_mapping
+from callgate.runtime.models.wire.shapes import are_mappings, is_list, is_mapping
 from callgate.runtime.suspensions.pending import Answer
 from callgate.tools.calls import ToolCall
+from callgate.tools.record import ToolRecord
 
 MAX_PARTS = 64
 """Maximum number of parts of one message."""
@@ -33,7 +33,8 @@ class Decision:
 class ClientMessage:
     """A parsed message: it starts a task, answers suspended calls, decides approvals, or resumes a task (``resumes``).
 
-    ``text`` is for the model, ``call`` is a tool call with its idempotency key ``key``, ``tools`` are client tools.
+    ``text`` is for the model, ``call`` is a tool call with its idempotency key ``key``, ``tools`` are client tools,
+    which the dispatcher compiles to ``records``.
     ``answers`` and ``decisions`` are by call id.
     """
 
@@ -44,6 +45,7 @@ class ClientMessage:
     answers: Mapping[str, Answer] = field(default_factory=dict[str, Answer])
     decisions: Mapping[str, Decision] = field(default_factory=dict[str, Decision])
     resumes: bool = False
+    records: tuple[ToolRecord, ...] = ()
 
     @property
     def starts(self) -> bool:
@@ -83,11 +85,11 @@ class _Reader:
     def __init__(self) -> None:
         self.call: ToolCall | None = None
         self.key: str | None = None
-        self.tools: list[Mapping[str, Any]] = []
+        self.tools: list[Mapping[str, object]] = []
         self.answers: dict[str, Answer] = {}
         self.decisions: dict[str, Decision] = {}
         self.resumes = False
-        self._of: dict[str, Callable[[Mapping[str, Any]], None]] = {
+        self._of: dict[str, Callable[[Mapping[str, object]], None]] = {
             "tools": self._tools,
             "tool_call": self._call,
             "tool_result": self._result,
@@ -96,28 +98,29 @@ class _Reader:
             "continue": self._continue,
         }
 
-    def parse(self, part: Any) -> None:
+    def parse(self, part: object) -> None:
         kind = part.get("type") if is_mapping(part) else None
         known = self._of.get(kind) if isinstance(kind, str) else None
-        if known is None:
+        if known is None or not is_mapping(part):
             raise BadMessage(f"a data part needs a type: {', '.join(self._of)}")
         known(part)
 
     def _tools(self, part: Mapping[str, object]) -> None:
         tools = part.get("tools")
-        if self.tools or not is_list(tools) or not tools or not all(map(is_mapping, tools)):
+        if self.tools or not is_list(tools) or not tools or not are_mappings(tools):
             raise BadMessage("tools: give one list of tool definitions")
         self.tools = list(tools)
 
-    def _call(self, part: Mapping[str, Any]) -> None:
+    def _call(self, part: Mapping[str, object]) -> None:
         name, arguments = part.get("name"), part.get("arguments", {})
         if self.call is not None or not isinstance(name, str) or not name:
             raise BadMessage("tool_call: give one call with a name")
         if not (isinstance(arguments, str) or is_mapping(arguments)):
             raise BadMessage("tool_call: arguments must be a JSON object, or its text")
-        self.key = part.get("idempotency_key")
-        if not isinstance(self.key, str | None):
+        key = part.get("idempotency_key")
+        if not isinstance(key, str | None):
             raise BadMessage("tool_call: idempotency_key must be a text")
+        self.key = key
         given = "id" in part
         self.call = ToolCall(
             id=call_id_in(part) if given else f"call_{new_id()}", name=name, arguments=arguments, synthetic_id=not given

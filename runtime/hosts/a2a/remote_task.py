@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from hashlib import sha256
+from typing import TYPE_CHECKING
 
 from callgate.errors import ToolError
+from callgate.providers.content_json import of_data, restored
 from callgate.runtime.hosts.a2a.integers import restore_integers
 from callgate.runtime.models.wire.shapes import is_mapping
 from callgate.tools.values import clip
+
+if TYPE_CHECKING:
+    from a2a.types import Part, Task
+
 
 MAX_TEXT = 500
 """Maximum length of an agent's error or question, in characters."""
@@ -21,8 +27,8 @@ class RemoteTask:
 
     state: str
     task: str = ""
-    message: tuple[Any, ...] = ()
-    artifacts: tuple[Any, ...] = ()
+    message: tuple[Part, ...] = ()
+    artifacts: tuple[Part, ...] = ()
 
     @property
     def is_settled(self) -> bool:
@@ -40,7 +46,7 @@ class RemoteTask:
         return self.state in {"input_required", "auth_required"}
 
     @property
-    def request(self) -> Mapping[str, Any]:
+    def request(self) -> Mapping[str, object]:
         """The first request in the form of the extension; empty if there is only a text."""
         return next((item for item in _data(self.message) if is_mapping(item)), {})
 
@@ -55,7 +61,7 @@ class RemoteTask:
         """The agent's question, shortened."""
         return clip(_texts(self.message), MAX_TEXT)
 
-    def output(self, schema: Mapping[str, object] | None) -> Any:
+    def output(self, schema: Mapping[str, object] | None) -> object:
         """Return the output of the task: text, JSON, or a list of several.
 
         Raises:
@@ -66,16 +72,19 @@ class RemoteTask:
             text = f"The agent did not complete the task ({self.state}){words and f': {words}'}"
             raise ToolError(text, code="remote_failed")
         parts = self.artifacts or self.message
-        results = [item["result"] for item in _data(parts) if is_mapping(item) and item.get("type") == "tool_result"]
+        data = _data(parts)  # once: each reading of a thousand values takes milliseconds
+        results = [item["result"] for item in data if is_mapping(item) and item.get("type") == "tool_result"]
         if len(results) == 1:
-            return restore_integers(results[0], schema)
+            raw = {sha256(part.raw).hexdigest(): part.raw for part in parts if part.HasField("raw")}
+            return restored(restore_integers(results[0], schema), raw) if raw else restore_integers(results[0], schema)
         if all(part.HasField("text") for part in parts):
             return _texts(parts)
-        read = [_value(part) for part in parts]
+        left = iter(data)
+        read = [restore_integers(next(left), None) if part.HasField("data") else _value(part) for part in parts]
         return read[0] if len(read) == 1 else read
 
 
-def remote_task(task: Any) -> RemoteTask:
+def remote_task(task: Task) -> RemoteTask:
     """Read a task of the SDK."""
     from a2a.types import TaskState
 
@@ -84,17 +93,17 @@ def remote_task(task: Any) -> RemoteTask:
     return RemoteTask(state, task.id, tuple(task.status.message.parts), tuple(artifacts))
 
 
-def _texts(parts: Iterable[Any]) -> str:
+def _texts(parts: Iterable[Part]) -> str:
     return "\n".join(part.text for part in parts if part.HasField("text"))
 
 
-def _data(parts: Iterable[Any]) -> list[Any]:
+def _data(parts: Iterable[Part]) -> list[object]:
     from a2a.helpers import get_data_parts
 
     return get_data_parts(list(parts))
 
 
-def _reason(parts: Iterable[object]) -> str:
+def _reason(parts: Iterable[Part]) -> str:
     """Return the public text of a failed call."""
     for item in _data(parts):
         error = item.get("error") if is_mapping(item) else None
@@ -103,10 +112,10 @@ def _reason(parts: Iterable[object]) -> str:
     return ""
 
 
-def _value(part: Any) -> Any:
-    """Convert a part to JSON. A file is described, not fetched."""
+def _value(part: Part) -> object:
+    """Convert a part without JSON. A file with data is content; one at a URL is described, not fetched."""
     if part.HasField("text"):
         return part.text
-    if part.HasField("data"):
-        return restore_integers(_data([part])[0], None)
+    if part.HasField("raw"):
+        return of_data(part.raw, part.media_type or "application/octet-stream", part.filename)
     return {"file": part.filename, "media_type": part.media_type, "url": part.url or None}

@@ -8,19 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
 
 from callgate.errors import Denied, Invalid, InvocationError, NotPending, RegistrationError, StoreConflict
-from callgate.runtime.call.failure import error_info
-from callgate.runtime.call.options import CallOptions
-from callgate.runtime.call.result_json import result_as_json, result_from_json
 from callgate.runtime.conversation.calls import Calls
 from callgate.runtime.conversation.converse import converse
 from callgate.runtime.conversation.events import Conversation, Ending
 from callgate.runtime.conversation.loop import Model
 from callgate.runtime.gate import Gate
-from callgate.runtime.hosts.a2a.client_tools import client_tools
+from callgate.runtime.hosts.a2a.client_tools import ClientTools
 from callgate.runtime.hosts.a2a.messages import ClientMessage
+from callgate.runtime.pipeline.failure import error_info
+from callgate.runtime.pipeline.options import CallOptions
+from callgate.runtime.pipeline.result_json import result_as_json, result_from_json
 from callgate.runtime.suspensions.decisions import Respond
 from callgate.runtime.suspensions.pending import PendingTask, PendingTasks, Wanted
 from callgate.runtime.suspensions.resolution import in_session
@@ -61,15 +60,18 @@ class TaskRunner:
         if (fault := fault_of_seconds(deadline, none=False)) is not None:
             raise RegistrationError(f"a2a.agent: deadline {fault}")
         self.deadline = deadline
+        self.client_tools = ClientTools()
 
-    def gate_for(self, pending: PendingTask) -> Gate:
-        """Return the gate with the client tools of a task."""
-        return self.gate.with_tools(client_tools(pending.tools)) if pending.tools else self.gate
+    async def gate_for(self, pending: PendingTask, user: User) -> Gate:
+        """Return the gate with the client tools of a task, whose start was accepted."""
+        if not pending.tools:
+            return self.gate
+        return self.gate.with_tools(await self.client_tools.records(pending.tools, user, accepted=True))
 
     async def start(self, parsed: ClientMessage, user: User, task: str, context: str) -> TaskResult:
         """Start a task: run the call, or answer the text."""
         fresh = PendingTask(task, context, user.id, user.tenant or "", (), tools=parsed.tools)
-        gate = self.gate_for(fresh)
+        gate = self.gate.with_tools(parsed.records) if parsed.records else self.gate
         if parsed.call is not None:
             result = await self._call(gate, parsed.call, parsed.key, user, fresh)
             return await self._after_calls(gate, fresh, {parsed.call.id: result}, user)
@@ -92,7 +94,7 @@ class TaskRunner:
             StoreConflict: another request resumes the task, or has changed it.
         """
         taken = await self.pending.take(pending)
-        gate = self.gate_for(taken)
+        gate = await self.gate_for(taken, user)
         results = {one.call_id: await self._result(gate, one, user) for one in taken.wanted}
         if taken.state is None or any(result.outcome is Outcome.SUSPENDED for result in results.values()):
             return await self._after_calls(gate, taken, results, user)
@@ -115,13 +117,12 @@ class TaskRunner:
         Raises:
             StoreConflict: another request has changed the task.
         """
-        gate = self.gate_for(pending)
         for one in pending.wanted:
-            found = None if one.settled else await gate.resolution(one.handle, user)
+            found = None if one.settled else await self.gate.resolution(one.handle, user)
             if found is None:
                 continue
             if found.handle is not None:
-                now = await self._wanted(gate, one.call_id, found.handle, user)
+                now = await self._wanted(self.gate, one.call_id, found.handle, user)
             elif found.result is not None:
                 now = replace(one, result=result_as_json(found.result))
             else:
@@ -170,7 +171,7 @@ class TaskRunner:
         if one.result is not None:
             return result_from_json(one.result)
         if one.again:
-            return await gate.repeat_read(one.handle, user, deadline=self._limit(gate, one.tool))
+            return await gate.proceed(one.handle, user=user, deadline=self._limit(gate, one.tool))
         if one.answer is None:
             return _failed(one, Denied(code="expired", public="The answer did not come in time."))
         try:
@@ -218,7 +219,7 @@ class TaskRunner:
             return TaskResult(State.DONE, conversation.text)
         return TaskResult(State.FAILED, f"The conversation ended early: {conversation.ended.value}.")
 
-    async def _wanted(self, gate: Gate, call_id: str, handle: Any, user: User) -> Wanted:
+    async def _wanted(self, gate: Gate, call_id: str, handle: str, user: User) -> Wanted:
         shown = await gate.waits.look(handle, user)
         arguments = None if shown.arguments is None else dict(shown.arguments)
         prompt = f"{shown.prompt}\n{shown.text}" if shown.kind in DECISIONS else shown.prompt

@@ -7,6 +7,6 @@ Starlette's request objects, which are imported at their first use.
 from __future__ import annotations
 
 from callgate.runtime.hosts.asgi.app import GateApp, application
-from callgate.runtime.hosts.asgi.dependency import user_dependency
+from callgate.runtime.hosts.asgi.fastapi_dependency import user_dependency
 
 __all__ = ["GateApp", "application", "user_dependency"]

@@ -16,9 +16,9 @@ import warnings
 from typing import Any
 from urllib.parse import parse_qs
 
-from callgate.errors import GateClosed
-from callgate.runtime.faces.principal import Authenticate, principal
-from callgate.runtime.hosts.asgi.dependency import require_starlette
+from callgate.errors import GateClosed, UnknownTool
+from callgate.runtime.gate.gate import Gate
+from callgate.runtime.hosts.asgi.fastapi_dependency import require_starlette
 from callgate.runtime.hosts.asgi.problem_details import Disconnected, Problem, not_open
 from callgate.runtime.hosts.asgi.request import (
     Headers,
@@ -34,6 +34,7 @@ from callgate.runtime.hosts.asgi.request import (
 )
 from callgate.runtime.hosts.asgi.response import Response, run_until_disconnect, send_events, send_result
 from callgate.runtime.hosts.asgi.spec import listed, openapi
+from callgate.runtime.hosts.http_requests import Authenticate, principal
 from callgate.runtime.lifespan.probe import StoreProbe
 from callgate.runtime.models import codecs
 from callgate.tools.calls import ToolCall, User
@@ -59,7 +60,7 @@ class GateApp:
 
     def __init__(
         self,
-        gate: Any,
+        gate: Gate,
         authenticate: Authenticate | None = None,
         *,
         challenge: str | None = "Bearer",
@@ -192,21 +193,27 @@ class GateApp:
         response.headers.append((b"x-request-id", request_id.encode()))
         options = options_of(headers, request_id)
         require_json(headers)
-        body = await read_body(receive, headers, self._max_body(name), self.read_timeout)
+        seen = self.gate.may_see(name, user)
+        body = await read_body(receive, headers, self._max_body(name if seen else ""), self.read_timeout)
         call = ToolCall(id=request_id, name=name, arguments=as_text(body), synthetic_id=True)
-        if streamed:
-            await send_events(self.gate.stream(call, user=user, **options), receive, response, request_id, self.ping)
-        else:
-            await send_result(
-                await run_until_disconnect(self.gate.call(call, user=user, **options), receive), response, request_id
-            )
+        try:
+            if streamed:
+                events = self.gate.stream(call, user=user, **options)
+                await send_events(events, receive, response, request_id, self.ping)
+            else:
+                answered = self.gate.call(call, user=user, **options)
+                await send_result(await run_until_disconnect(answered, receive), response, request_id)
+        except Problem as problem:
+            if seen or problem.status == 503:
+                raise
+            raise Problem(404, UnknownTool.code, UnknownTool.default_public, correlation_id=request_id) from None
 
     def _max_body(self, name: str) -> int:
         limits = self.gate.registry.get(name).limits if name in self.gate.registry else None
         return int((limits or self.gate.limits).max_bytes)
 
 
-def application(gate: Any, authenticate: Authenticate | None = None, **options: Any) -> GateApp:
+def application(gate: Gate, authenticate: Authenticate | None = None, **options: Any) -> GateApp:
     """See ``callgate.asgi``.
 
     Raises:

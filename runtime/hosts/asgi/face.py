@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from typing import Any, TypeAlias
 
-from callgate.runtime.faces.bound import Bound
-from callgate.runtime.faces.principal import Authenticate
 from callgate.runtime.gate import Gate
+from callgate.runtime.gate.bound import Bound
+from callgate.runtime.hosts.http_requests import Authenticate
 
 Message: TypeAlias = MutableMapping[str, Any]
 AsgiApp: TypeAlias = Callable[
@@ -43,6 +43,8 @@ def asgi(
     """
     from callgate.runtime.hosts.asgi import application
 
+    if not hasattr(gate, "under_way"):
+        raise TypeError(f"asgi takes a gate, not {type(gate).__name__}; write callgate.asgi(Gate([tool, ...]), ...)")
     return application(
         gate, authenticate, challenge=challenge, read_timeout=read_timeout, write_timeout=write_timeout, ping=ping
     )
@@ -50,7 +52,7 @@ def asgi(
 
 def bound(
     gate: Gate, *, authenticate: Authenticate | None, challenge: str | None = "Bearer"
-) -> Callable[[Any], Coroutine[Any, Any, Bound]]:
+) -> Callable[[Any], Coroutine[object, None, Bound]]:
     """Make a FastAPI dependency that gives a gate for the user of the request. Needs the extra ``asgi``.
 
     Keep the result: ``current = callgate.bound(gate, authenticate=...)``, then ``Depends(current)``. A request without a

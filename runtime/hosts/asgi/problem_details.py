@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
-from typing import Any
 
 from callgate.tools.calls import ErrorInfo, Issue, Outcome, ToolResult
 
@@ -25,7 +24,10 @@ STATUS: Mapping[Outcome, int] = {
 }
 """The HTTP status of an outcome, unless its error code has a status."""
 
-_BY_CODE = {"unknown_tool": 404, "deadline_exceeded": 504, "too_large": 413}
+IN_FLIGHT_PAUSE = 1000
+"""Milliseconds after which a client may ask again for a call that is running; its end is not known."""
+
+_BY_CODE = {"unknown_tool": 404, "deadline_exceeded": 504, "idle_timeout": 504, "too_large": 413}
 _DEFAULT = ErrorInfo("error", "The call failed.")
 
 
@@ -58,9 +60,9 @@ class Problem(Exception):
         if retry_after is not None:
             self.headers.append((b"retry-after", str(max(1, math.ceil(retry_after / 1000))).encode()))
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, object]:
         """Return the problem document. ``errors`` point into the arguments; ``retry_after_ms`` is in milliseconds."""
-        document: dict[str, Any] = {
+        document: dict[str, object] = {
             "type": "about:blank",
             "title": HTTPStatus(self.status).phrase,
             "status": self.status,
@@ -95,14 +97,16 @@ def status_of(result: ToolResult) -> int:
 
 def problem_of(result: ToolResult, correlation_id: str) -> Problem:
     """Convert a result without an output to a problem."""
-    error = result.error or _DEFAULT
+    error, retry_after = result.error or _DEFAULT, result.retry_after
+    if retry_after is None and result.outcome is Outcome.IN_FLIGHT:
+        retry_after = IN_FLIGHT_PAUSE
     return Problem(
         status_of(result),
         error.code,
         error.public,
         issues=error.issues,
         correlation_id=error.correlation_id or correlation_id,
-        retry_after=result.retry_after,
+        retry_after=retry_after,
     )
 
 

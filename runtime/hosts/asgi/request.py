@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, TypeAlias
 
-from callgate.runtime.call.options import CallOptions
+from callgate.providers.http.bounded import BodyRefused
 from callgate.runtime.hosts.asgi.problem_details import Disconnected, Problem
+from callgate.runtime.hosts.http_requests import read_bounded
+from callgate.runtime.pipeline.options import CallOptions
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
@@ -81,20 +82,15 @@ async def read_body(receive: Receive, headers: Headers, limit: int, seconds: flo
     length = headers.one("content-length") or ""
     if length.isdecimal() and (len(length) > 18 or int(length) > limit):
         raise _too_large(limit)
-    body = bytearray()
     try:
-        async with asyncio.timeout(seconds):
-            while True:
-                message = await receive()
-                if message["type"] != "http.request":
-                    raise Disconnected
-                body += message.get("body", b"")
-                if len(body) > limit:
-                    raise _too_large(limit)
-                if not message.get("more_body", False):
-                    return bytes(body)
+        body = await read_bounded(receive, limit, seconds, max_depth=None)  # the parser of arguments counts levels
+    except BodyRefused:
+        raise _too_large(limit) from None
     except TimeoutError:
         raise Problem(408, "slow_body", "The body did not arrive in time.", headers=[_CLOSE]) from None
+    if body is None:
+        raise Disconnected
+    return body
 
 
 def as_text(body: bytes) -> str | bytes:

@@ -7,14 +7,14 @@ import json
 from collections.abc import AsyncGenerator, Coroutine, Iterable
 from typing import Any, TypeVar
 
-from callgate.runtime.call.streams import Event, Partial, Progress, Result
 from callgate.runtime.hosts.asgi.problem_details import PROBLEM_JSON, Disconnected, Problem, problem_of, status_of
 from callgate.runtime.hosts.asgi.request import Message, Receive, Send
+from callgate.runtime.pipeline.streams import Event, Partial, Progress, Result
 from callgate.tools.calls import Outcome, ToolResult
 from callgate.tools.values import dump
 
 R = TypeVar("R")
-_END: Any = object()
+_END: object = object()
 _HEADERS = [(b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff")]
 MAX_SHOWN_ARGUMENTS = 4096
 """Maximum number of bytes of the arguments in a header; proxies refuse long ones."""
@@ -121,7 +121,7 @@ async def send_events(
         await _finish(asyncio.ensure_future(_close(events)), cancel=False)
 
 
-async def run_until_disconnect(call: Coroutine[Any, Any, R], receive: Receive) -> R:
+async def run_until_disconnect(call: Coroutine[object, None, R], receive: Receive) -> R:
     """Await *call* and return its result. A disconnect of the client cancels the call, and awaits its end.
 
     Raises:
@@ -149,7 +149,7 @@ async def _disconnected(receive: Receive) -> None:
         return
 
 
-async def _finish(task: asyncio.Task[object], *, cancel: bool = True) -> None:
+async def _finish(task: asyncio.Task[Any], *, cancel: bool = True) -> None:
     """Cancel a task and await its end, also if the caller is cancelled meanwhile."""
     cancelled_while_waiting: asyncio.CancelledError | None = None
     if cancel and not task.done():
@@ -165,7 +165,7 @@ async def _finish(task: asyncio.Task[object], *, cancel: bool = True) -> None:
         raise cancelled_while_waiting
 
 
-async def _next(events: AsyncGenerator[Event, None]) -> Any:
+async def _next(events: AsyncGenerator[Event, None]) -> object:
     return await anext(events, _END)
 
 
@@ -173,7 +173,7 @@ async def _close(events: AsyncGenerator[Event, None]) -> None:
     await events.aclose()
 
 
-def suspended(result: ToolResult, request_id: str) -> dict[str, Any]:
+def suspended(result: ToolResult, request_id: str) -> dict[str, object]:
     """Return the body of a suspended call, with the handle that resumes it."""
     return {
         "code": "suspended",
@@ -189,7 +189,7 @@ def _event(event: Event, request_id: str) -> bytes:
     if isinstance(event, Partial):
         return _sse("partial", event.value)
     result = event.result
-    data: dict[str, Any] = {"outcome": result.outcome.value, "status": status_of(result)}
+    data: dict[str, object] = {"outcome": result.outcome.value, "status": status_of(result)}
     if result.ok:
         data |= {"output": result.output, "replayed": result.replayed}
     elif result.outcome is Outcome.SUSPENDED:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import quote
 
+from callgate.runtime.gate.gate import Gate
 from callgate.runtime.models import codecs
 from callgate.tools.calls import User
 from callgate.tools.definition import ToolDefinition
@@ -32,13 +34,13 @@ _TEXT_LIST = {"type": "array", "items": _TEXT}
 _OBJECT = {"type": "object"}
 
 
-def listed(definition: ToolDefinition) -> dict[str, Any]:
+def listed(definition: ToolDefinition) -> dict[str, object]:
     """Return the public part of a definition, without its roles and the metadata of the application."""
     whole = definition.to_dict()
     return {name: whole[name] for name in _LISTED if name in whole}
 
 
-def openapi(gate: Any, user: User, challenge: str | None, root: str = "") -> dict[str, Any]:
+def openapi(gate: Gate, user: User, challenge: str | None, root: str = "") -> dict[str, Any]:
     """Build the document: one operation for each tool that this user may see, and one for its stream."""
     definitions: list[ToolDefinition] = gate.definitions(user=user)
     paths: dict[str, Any] = {
@@ -47,7 +49,7 @@ def openapi(gate: Any, user: User, challenge: str | None, root: str = "") -> dic
         "/tools": {"get": _list()},
         "/openapi.json": {"get": _read("openapi", "This document", {"type": "object"})},
     }
-    schemas: dict[str, Any] = {"Problem": _PROBLEM, "Suspended": _SUSPENDED, "Tool": _TOOL}
+    schemas: dict[str, object] = {"Problem": _PROBLEM, "Suspended": _SUSPENDED, "Tool": _TOOL}
     for definition in definitions:
         name = definition.name
         schemas[f"{name}.arguments"] = embedded(definition.parameters or {"type": "object"}, f"{name}.arguments")
@@ -75,43 +77,55 @@ def embedded(schema: Mapping[str, object], name: str) -> dict[str, Any]:
     for word in ("$id", "id", "$schema"):
         if isinstance(root.get(word), str):
             del root[word]
-    moved: dict[str, Any] = _moved(root, f"#/components/schemas/{name}")
+    moved: dict[str, Any] = _moved(root, f"#/components/schemas/{name}", dict(_anchors(root, "")))
     return moved
 
 
-def _moved(node: object, home: str) -> Any:
+def _anchors(node: object, at: str) -> Iterator[tuple[str, str]]:
+    """Yield each anchor of a schema with the pointer to it: in the document, other tools may have the same anchor."""
+    items = enumerate(node) if isinstance(node, list) else node.items() if isinstance(node, dict) else ()
+    for key, item in items:
+        if key in ("$anchor", "$dynamicAnchor") and isinstance(item, str):
+            yield item, at
+        elif key not in _LITERALS:
+            yield from _anchors(item, f"{at}/{quote(str(key).replace('~', '~0').replace('/', '~1'), safe='~$')}")
+
+
+def _moved(node: object, home: str, anchors: Mapping[str, str]) -> Any:
     if isinstance(node, list):
-        return [_moved(item, home) for item in node]
+        return [_moved(item, home, anchors) for item in node]
     if not isinstance(node, dict):
         return node
-    made: dict[str, Any] = {}
+    made: dict[str, object] = {}
     for key, item in node.items():
+        if key in ("$anchor", "$dynamicAnchor") and isinstance(item, str):
+            continue  # a reference to it is a pointer
         if key == "$ref" and isinstance(item, str) and item.startswith("#"):
-            made[key] = home + item[1:]
+            made[key] = home + anchors.get(item[1:], item[1:])
         elif key in _LITERALS:
             made[key] = item
         elif key in SUB_MAP and isinstance(item, dict):
-            made[key] = {name: _moved(schema, home) for name, schema in item.items()}
+            made[key] = {name: _moved(schema, home, anchors) for name, schema in item.items()}
         else:
-            made[key] = _moved(item, home)
+            made[key] = _moved(item, home, anchors)
     return made
 
 
-def _call(definition: ToolDefinition) -> dict[str, Any]:
+def _call(definition: ToolDefinition) -> dict[str, object]:
     output = {"$ref": f"#/components/schemas/{definition.name}.output"}
     return _operation(definition, definition.name, _json("The output.", output))
 
 
-def _stream(definition: ToolDefinition) -> dict[str, Any]:
+def _stream(definition: ToolDefinition) -> dict[str, object]:
     text = "Server-sent events: any number of `progress` and `partial`, then one `result`; each holds a JSON value."
     events = {"description": text, "content": {"text/event-stream": {"schema": _EVENT}}}
     return _operation(definition, f"{definition.name}.stream", events)
 
 
-def _operation(definition: ToolDefinition, operation: str, done: dict[str, Any]) -> dict[str, Any]:
+def _operation(definition: ToolDefinition, operation: str, done: Mapping[str, object]) -> dict[str, object]:
     waits = "The call is suspended until a person or a client answers."
     media = {"schema": {"$ref": f"#/components/schemas/{definition.name}.arguments"}}
-    made: dict[str, Any] = {
+    made: dict[str, object] = {
         "operationId": operation,
         "tags": sorted(definition.tags),
         "parameters": [
@@ -130,10 +144,12 @@ def _operation(definition: ToolDefinition, operation: str, done: dict[str, Any])
         made["summary"] = definition.title
     if definition.description:
         made["description"] = definition.description
+    if definition.deprecated is not None:
+        made["deprecated"] = True
     return made
 
 
-def _header(name: str, description: str, pattern: str) -> dict[str, Any]:
+def _header(name: str, description: str, pattern: str) -> dict[str, object]:
     return {
         "name": name,
         "in": "header",
@@ -142,7 +158,7 @@ def _header(name: str, description: str, pattern: str) -> dict[str, Any]:
     }
 
 
-def _health(operation: str, unready: str) -> dict[str, Any]:
+def _health(operation: str, unready: str) -> dict[str, object]:
     members = {"live": {"type": "boolean"}, "ready": {"type": "boolean"}}
     body = {"type": "object", "properties": members, "required": ["live", "ready"]}
     return {
@@ -151,8 +167,10 @@ def _health(operation: str, unready: str) -> dict[str, Any]:
     }
 
 
-def _list() -> dict[str, Any]:
-    made = _read("list", "The tools that this user may see; with `wire`, in the format of that provider's API.", {})
+def _list() -> dict[str, object]:
+    made: dict[str, Any] = _read(
+        "list", "The tools that this user may see; with `wire`, in the format of that provider's API.", {}
+    )
     wire = {"type": "string", "enum": list(codecs())}
     made["parameters"] = [{"name": "wire", "in": "query", "schema": wire}]
     tools = {"type": "array", "items": {"$ref": "#/components/schemas/Tool"}}
@@ -162,35 +180,36 @@ def _list() -> dict[str, Any]:
     return made
 
 
-def _read(operation: str, text: str, schema: Mapping[str, object]) -> dict[str, Any]:
+def _read(operation: str, text: str, schema: Mapping[str, object]) -> dict[str, object]:
     responses = {"200": _json(text, schema), **_failures(_READ_FAILS)}
     return {"operationId": operation, "description": text, "responses": responses}
 
 
-def _failures(statuses: Iterable[int]) -> dict[str, Any]:
+def _failures(statuses: Iterable[int]) -> dict[str, object]:
     return {str(status): {"$ref": f"#/components/responses/{status}"} for status in statuses}
 
 
-def _json(description: str, schema: Mapping[str, object]) -> dict[str, Any]:
+def _json(description: str, schema: Mapping[str, object]) -> dict[str, object]:
     return {"description": description, "content": {"application/json": {"schema": dict(schema)}}}
 
 
-def _failure(status: int) -> dict[str, Any]:
-    made: dict[str, Any] = {
+def _failure(status: int) -> dict[str, object]:
+    made: dict[str, object] = {
         "description": HTTPStatus(status).phrase,
         "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
     }
-    if status == 429:
-        made["headers"] = {"Retry-After": {"description": "In seconds.", "schema": {"type": "integer"}}}
+    if status in {409, 429}:
+        text = "In seconds." if status == 429 else "In seconds, with the code `in_flight`: the same call is running."
+        made["headers"] = {"Retry-After": {"description": text, "schema": {"type": "integer"}}}
     return made
 
 
-_EVENT: dict[str, Any] = {
+_EVENT: dict[str, object] = {
     "type": "object",
     "properties": {"event": {"enum": ["progress", "partial", "result"]}, "data": _TEXT},
     "required": ["event", "data"],
 }
-_PROBLEM: dict[str, Any] = {
+_PROBLEM: dict[str, object] = {
     "type": "object",
     "description": "Problem details (RFC 9457). They contain no argument values.",
     "properties": {
@@ -212,12 +231,12 @@ _PROBLEM: dict[str, Any] = {
     },
     "required": ["type", "title", "status", "detail", "code"],
 }
-_SUSPENDED: dict[str, Any] = {
+_SUSPENDED: dict[str, object] = {
     "type": "object",
     "properties": {"code": _TEXT, "detail": _TEXT, "handle": {"type": ["string", "null"]}, "correlation_id": _TEXT},
     "required": ["code", "detail", "handle", "correlation_id"],
 }
-_TOOL: dict[str, Any] = {
+_TOOL: dict[str, object] = {
     "type": "object",
     "properties": {
         **dict.fromkeys(("name", "title", "description", "effect", "version"), _TEXT),

@@ -17,9 +17,9 @@ from callgate.providers.logs import LogEvent, emit
 from callgate.providers.stores.base import Transaction
 from callgate.providers.stores.jobs import Job
 from callgate.runtime.hosts.celery.sender import SenderPool
-from callgate.runtime.jobs.backend import Tally
 from callgate.runtime.jobs.engine_base import EngineBase
 from callgate.runtime.jobs.jobs import JobQueue
+from callgate.runtime.options.job_engine import Tally
 
 TASK = "callgate.run_invocation"
 JSON = {"json", "application/json"}
@@ -42,7 +42,8 @@ class CeleryJobs(EngineBase):
     Args:
         app: the Celery application; or the address of a broker, for an application of Callgate's.
         queues: the queues that accept jobs.
-        queue_prefix: the prefix of their names in the broker.
+        queue_prefix: the prefix of their names in the broker. A gate in a namespace has queues of its own, such as
+            ``callgate.billing.default``: workers of another one could not run its jobs.
         resend: seconds after which a due job is sent again if no worker has taken it. A second message of the same job
             does nothing. Default: four fifths of the lease of ``Jobs``, at most 600.
 
@@ -117,12 +118,18 @@ class CeleryJobs(EngineBase):
                 'broker could run code in its workers; set accept_content = ["json"], or use a separate application'
             )
         declared = self.app.amqp.queues
-        for queue in self.queues:
-            name = self.queue_prefix + queue
+        for name in self.names(self.queues):
             if name not in declared:
                 declared.select_add(
                     name, exchange=name, exchange_type="direct", routing_key=name, durable=True, max_priority=MAX_LEVEL
                 )
+
+    def names(self, queues: Collection[str]) -> list[str]:
+        """Return the names of queues in the broker."""
+        namespace = self.jobs.keys.namespace
+        return [
+            f"{self.queue_prefix}{namespace}.{queue}" if namespace else self.queue_prefix + queue for queue in queues
+        ]
 
     async def submit(self, tenant: str, job: Job, within: Transaction) -> None:
         """See ``JobBackend``.
@@ -130,9 +137,7 @@ class CeleryJobs(EngineBase):
         Raises:
             RegistrationError: the queue is not declared.
         """
-        if job.queue not in self.queues:
-            known = ", ".join(sorted(self.queues))
-            raise RegistrationError(f"no worker serves the queue {job.queue!r}: CeleryJobs(queues=...) has {known}")
+        self.check_queue(job.queue)
 
     async def submitted(self, job: Job) -> None:
         await self._send(job, job.run_at)
@@ -169,7 +174,7 @@ class CeleryJobs(EngineBase):
         Raises:
             RegistrationError: always; the message has the command to start.
         """
-        names = ",".join(self.queue_prefix + queue for queue in queues or self.queues)
+        names = ",".join(self.names(queues or self.queues))
         raise RegistrationError(
             "workers of Celery run these jobs: call register(app, gate) in the module of the application, and start "
             f"`celery -A MODULE worker --queues {names} --concurrency {concurrency}`"
@@ -186,7 +191,7 @@ class CeleryJobs(EngineBase):
             await self._senders.send(
                 TASK,
                 args=[job.id],
-                queue=self.queue_prefix + job.queue,
+                queue=self.names([job.queue])[0],
                 priority=self._level(job.priority),
                 countdown=delay + SLACK if delay else None,
                 serializer="json",

@@ -14,7 +14,7 @@ RESPONSE_TIMEOUT = 4.0
 """Timeout for a response of the broker, in seconds; then the connection is closed and replaced."""
 MAX_SENDERS = 4
 
-TIMEOUTS: Mapping[str, dict[str, Any]] = {
+TIMEOUTS: Mapping[str, dict[str, object]] = {
     "redis": {"socket_timeout": RESPONSE_TIMEOUT, "socket_connect_timeout": RESPONSE_TIMEOUT},
     "amqp": {
         "read_timeout": RESPONSE_TIMEOUT,
@@ -34,7 +34,7 @@ class SenderPool:
         self._idle: LifoQueue[Any] = LifoQueue()
         self._closed = False
 
-    async def send(self, task: str, **message: Any) -> None:
+    async def send(self, task: str, **message: object) -> None:
         """Send a message; errors of the broker's client are raised.
 
         Raises:
@@ -49,7 +49,7 @@ class SenderPool:
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._close_idle()
 
-    def _send(self, task: str, message: dict[str, Any]) -> None:
+    def _send(self, task: str, message: dict[str, object]) -> None:
         try:
             connection = self._idle.get_nowait()
         except Empty:

@@ -7,10 +7,11 @@ from threading import Thread
 from typing import Any
 
 from callgate.errors import RegistrationError
+from callgate.providers.concurrency import refuse_green_threads
 from callgate.providers.logs import LogEvent, emit
 from callgate.providers.stores.jobs import JobState
-from callgate.runtime.faces.sync import SyncGate
 from callgate.runtime.gate import Gate
+from callgate.runtime.gate.sync import SyncGate
 from callgate.runtime.hosts.celery.backend import SLACK, TASK, CeleryJobs
 from callgate.runtime.hosts.celery.reconnect import reconnect_on_lost_ack
 
@@ -30,8 +31,10 @@ def register(app: Any, gate: Gate) -> None:
     are busy reconnects.
 
     Raises:
-        RegistrationError: the gate was not made with ``jobs=CeleryJobs(app)``, or the application accepts more than JSON.
+        RegistrationError: the gate was not made with ``jobs=CeleryJobs(app)``, the application accepts more than JSON, or
+            gevent or eventlet has replaced the threads (``celery --pool gevent``): then the worker does not start.
     """
+    refuse_green_threads()  # here, because Celery only logs the errors of its signals, and no job would run
     from celery.signals import celeryd_after_setup, worker_process_init, worker_process_shutdown
 
     backend = gate.jobs.backend
@@ -49,9 +52,24 @@ def register(app: Any, gate: Gate) -> None:
         max_retries=None,
         serializer="json",
     )(_task(gate, backend))
+    celeryd_after_setup.connect(lambda instance, **_: check_queues(instance.app, backend), weak=False)
     celeryd_after_setup.connect(lambda instance, **_: _extend_limits(instance, task), weak=False)
     worker_process_init.connect(lambda **_: Thread(target=_open, args=(tools,), daemon=True).start(), weak=False)
     worker_process_shutdown.connect(lambda **_: tools.close(), weak=False)
+
+
+def check_queues(app: Any, backend: CeleryJobs) -> None:
+    """Check that a worker has queues of the gate. Celery logs the error; the worker may have tasks of the application.
+
+    Raises:
+        RegistrationError: it has none, so it runs no job.
+    """
+    names = backend.names(backend.queues)
+    if not app.amqp.queues.consume_from.keys() & names:
+        raise RegistrationError(
+            f"this worker runs no jobs of Callgate, because it takes from none of their queues: add {','.join(names)} "
+            "to --queues; a gate in a namespace has queues of its own"
+        )
 
 
 def _extend_limits(worker: Any, task: Any) -> None:
@@ -73,7 +91,7 @@ def _open(tools: SyncGate) -> None:
         emit(LogEvent.JOB_STORE_FAILED, error=error)
 
 
-def _task(gate: Gate, backend: CeleryJobs) -> Callable[[Any, str], None]:
+def _task(gate: Gate, backend: CeleryJobs) -> Callable[[object, str], None]:
     """Return the task that runs a job by its id."""
 
     def run_invocation(self: Any, id: str) -> None:

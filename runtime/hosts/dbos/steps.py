@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from contextvars import Context
 from functools import partial
 from importlib.util import find_spec
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack
 
-from callgate.errors import GateClosed, RegistrationError, StoreError
+from callgate.errors import GateClosed, NotPending, RegistrationError, StoreError
 from callgate.providers.logs import LogEvent, emit
 from callgate.providers.principal import User
-from callgate.runtime.call.options import CallOptions
-from callgate.runtime.faces.durable import DurableStep, first_step, is_decided, next_step, withdraw
 from callgate.runtime.gate import Gate
-from callgate.tools.calls import ToolCall, ToolResult
+from callgate.runtime.jobs.running import STORE_FAILED
+from callgate.runtime.pipeline.options import CallOptions
+from callgate.runtime.pipeline.result_json import result_as_json, result_from_json
+from callgate.runtime.suspensions.resolution import CallState
+from callgate.tools.calls import Outcome, ToolCall, ToolResult
 
 RECHECK = 3_600.0
 """Seconds after which a workflow looks at its suspended call again, if no message arrived."""
@@ -23,6 +26,17 @@ RECHECK = 3_600.0
 MIN_POLL = 0.25
 MAX_ATTEMPTS = 10
 """Attempts of a step whose store fails. With doubling pauses they take about eight minutes."""
+IN_FLIGHT_PAUSE = 1.0
+"""Seconds until a step asks again for a call that another process runs, or that a dead process left running."""
+
+_OPEN = {CallState.WORKING, CallState.INPUT_REQUIRED}
+
+
+class DurableStep(NamedTuple):
+    """The outcome of one step of a call: its result, or the handle under which it is suspended."""
+
+    result: ToolResult | None = None
+    handle: str | None = None
 
 
 async def call_as_step(
@@ -74,12 +88,13 @@ async def call_as_step(
     return last.result
 
 
-async def _run(name: str, body: Callable[[], Coroutine[Any, Any, DurableStep]]) -> DurableStep:
+async def _run(name: str, body: Callable[[], Coroutine[object, None, DurableStep]]) -> DurableStep:
     """Run a step. DBOS keeps it as a JSON object, so that any serializer can read it."""
     from dbos import DBOS
 
     async def step() -> dict[str, Any]:
-        return (await body()).dump()
+        result, handle = await body()
+        return {"handle": handle, "result": None if result is None else result_as_json(result)}
 
     kept = await DBOS.run_step_async(
         {
@@ -92,7 +107,7 @@ async def _run(name: str, body: Callable[[], Coroutine[Any, Any, DurableStep]]) 
         },
         step,
     )
-    return DurableStep.load(kept)
+    return DurableStep(None if kept["result"] is None else result_from_json(kept["result"]), kept["handle"])
 
 
 async def _message(gate: Gate, workflow: str, handle: str, user: User, poll: float) -> None:
@@ -117,7 +132,8 @@ async def _watch(gate: Gate, workflow: str, handle: str, user: User, poll: float
         try:
             status = await DBOS.get_workflow_status_async(workflow)
             if status is not None and status.status == "CANCELLED":
-                await withdraw(gate, handle, user)
+                with suppress(NotPending):  # it has ended
+                    await gate.waits.withdraw(handle, user)
             if await is_decided(gate, handle, user):
                 await DBOS.send_async(workflow, "decided", _topic(handle), idempotency_key=_topic(handle))
                 return
@@ -129,3 +145,50 @@ async def _watch(gate: Gate, workflow: str, handle: str, user: User, poll: float
 
 def _topic(handle: str) -> str:
     return f"callgate:{handle}"
+
+
+async def first_step(gate: Gate, call: ToolCall, user: User, options: CallOptions) -> DurableStep:
+    """Run a call. If another process runs it already, wait for its end or for that of its lease.
+
+    Raises:
+        StoreError: a store failed before the tool ran; the engine repeats the step.
+        GateClosed: the gate is not open in this event loop.
+    """
+    while True:
+        result = await gate.call(call, user=user, **options)
+        if result.outcome is not Outcome.IN_FLIGHT:
+            return _ended(result)
+        await asyncio.sleep(IN_FLIGHT_PAUSE)
+
+
+async def next_step(gate: Gate, handle: str, user: User, deadline: float | None) -> DurableStep:
+    """Return how a suspended call goes on. A call that ``resume(here=False)`` decided runs here.
+
+    Raises:
+        StoreError: a store failed; the engine repeats the step.
+        NotPending: no call of this user has the handle.
+    """
+    found = await gate.outcome(handle, user=user)
+    if found.pending is not None and found.pending.decided:
+        result = await gate.proceed(handle, user=user, deadline=deadline)
+        return DurableStep(handle=handle) if result.outcome is Outcome.IN_FLIGHT else _ended(result)
+    if found.state in _OPEN:
+        return DurableStep(handle=handle if found.pending is None else found.pending.handle)
+    if found.result is None:
+        return _ended(await gate.repeat_read(handle, user, deadline=deadline))
+    return _ended(found.result)
+
+
+async def is_decided(gate: Gate, handle: str, user: User) -> bool:
+    """Return whether a suspended call has ended, or waits for another decision."""
+    found = await gate.outcome(handle, user=user)
+    pending = found.pending
+    return found.state not in _OPEN or (pending is not None and (pending.decided or pending.handle != handle))
+
+
+def _ended(result: ToolResult) -> DurableStep:
+    if result.outcome is Outcome.SUSPENDED:
+        return DurableStep(handle=result.pending.handle)
+    if result.error is not None and result.error.code in STORE_FAILED:
+        raise StoreError(f"{result.tool}: {result.error.code}; the tool did not run")
+    return DurableStep(result)

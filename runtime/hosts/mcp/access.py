@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable, Collection, Iterable, MutableMapping
 from ipaddress import ip_address
@@ -19,9 +18,12 @@ from mcp_types import INVALID_REQUEST
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from callgate.runtime.faces.principal import Authenticate, principal
+from callgate.providers.http.bounded import MAX_MEMORY, BodyRefused, NotUtf8, longest
 from callgate.runtime.gate import Gate
+from callgate.runtime.hosts.http_requests import Authenticate, principal, read_bounded
 from callgate.runtime.hosts.mcp.oauth import OAuth
+from callgate.runtime.models.wire.message_memory import SMALL, parse_bounded
+from callgate.tools.arguments.exact_json import what_is_lost
 from callgate.tools.calls import User
 
 USER = "callgate.user"
@@ -51,7 +53,7 @@ class Access:
         self.gate = gate
         self.user, self.authenticate, self.oauth = user, authenticate, oauth
         self.challenge, self.allowed_hosts = challenge, tuple(allowed_hosts)
-        self.max_body, self.read_timeout = max_body, read_timeout
+        self.max_body, self.read_timeout = min(max_body, longest(MAX_MEMORY)), read_timeout
 
     @property
     def is_local(self) -> bool:
@@ -64,15 +66,18 @@ class Access:
         Raises:
             MCPError: it has none.
         """
-        scope = None if ctx.request is None else ctx.request.scope
-        if scope is None or self.is_local:
-            found = self.user
-        elif self.oauth is None:
-            found = scope.get(USER)
-        else:
-            found = self._of_token(self.oauth, scope.get("user"))
+        found = self.user if ctx.request is None else self.user_in(ctx.request.scope)
         if found is None:
             raise MCPError(INVALID_REQUEST, "Authentication is required.")
+        return found
+
+    def user_in(self, scope: Message) -> User | None:
+        """Return the user of an HTTP request; None if it has shown none."""
+        if self.is_local:
+            return self.user
+        if self.oauth is not None:
+            return self._of_token(self.oauth, scope.get("user"))
+        found: User | None = scope.get(USER)
         return found
 
     @staticmethod
@@ -126,11 +131,10 @@ class Access:
             refusal = await self._refusal(scope)
             if refusal is None and scope["method"] == "POST":
                 body = await self._body(receive)
-                if body is None:
-                    text = f"A request has at most {self.max_body} bytes, and arrives within {self.read_timeout:g} s."
-                    refusal = JSONResponse({"detail": text}, 413, {"connection": "close"})
-                else:
+                if isinstance(body, bytes):
                     receive = _with_body(body, receive)
+                else:
+                    refusal = body
             await (app if refusal is None else refusal)(scope, receive, send)
 
         return serve
@@ -154,25 +158,22 @@ class Access:
         scope["user"] = AuthenticatedUser(token)
         return None
 
-    async def _body(self, receive: Receive) -> bytes | None:
-        """Read the body; None if it is too long or too slow, or the client has gone."""
-        parts: list[bytes] = []
-        left = self.max_body
+    async def _body(self, receive: Receive) -> bytes | JSONResponse:
+        """Read the body; return a refusal if it exceeds a limit, or the client has gone."""
         try:
-            async with asyncio.timeout(self.read_timeout):
-                while True:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        return None
-                    part = message.get("body", b"")
-                    left -= len(part)
-                    if left < 0:
-                        return None
-                    parts.append(part)
-                    if not message.get("more_body", False):
-                        return b"".join(parts)
-        except TimeoutError:
-            return None
+            body = await read_bounded(receive, self.max_body, self.read_timeout)
+            if body is not None:
+                if len(body) > SMALL:
+                    parse_bounded(body)
+                if (lost := what_is_lost(body)) is not None:
+                    return JSONResponse({"detail": lost}, 400)
+                return body
+        except (ValueError, NotUtf8):
+            return JSONResponse({"detail": "The body is not JSON."}, 400, {"connection": "close"})
+        except (BodyRefused, TimeoutError):
+            pass
+        text = f"A request has at most {self.max_body} bytes, few values, and arrives within {self.read_timeout:g} s."
+        return JSONResponse({"detail": text}, 413, {"connection": "close"})
 
 
 def _is_from_here(scope: Message) -> bool:
@@ -188,11 +189,11 @@ def _with_body(body: bytes, receive: Receive) -> Receive:
     """Return a ``receive`` that gives the body once, and then what the server gives."""
     given = False
 
-    async def again() -> Message:
+    async def replay() -> Message:
         nonlocal given
         if given:
             return await receive()
         given = True
         return {"type": "http.request", "body": body, "more_body": False}
 
-    return again
+    return replay

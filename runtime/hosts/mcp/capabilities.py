@@ -15,6 +15,8 @@ TASKS = "io.modelcontextprotocol/tasks"
 """The identifier of the extension for tasks, which client and server declare."""
 REQUIRES = "mcp_requires"
 """The key of a tool's metadata that lists what its client must be capable of."""
+ASKS_FIRST = "mcp_asks_first"
+"""The key of the metadata of a tool of workers that asks in the response of its call, before the call is a task."""
 
 
 def check_capabilities(ctx: ServerRequestContext, definition: ToolDefinition) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from callgate.errors import RegistrationError
+from callgate.providers.kinds import check_fields
 from callgate.tools.calls import User
 
 
@@ -25,6 +27,9 @@ class OAuth:
         roles: roles of Callgate by scope, such as ``{"desk:lead": {"lead"}}``.
         user_of: returns the user of an ``AccessToken``, or None to refuse it. Default: the subject, else the client, as
             ``User(id)`` with the token's scopes, the roles of these scopes, and the claim ``tenant``.
+
+    Raises:
+        RegistrationError: a setting is of another type.
     """
 
     issuer: str
@@ -33,3 +38,6 @@ class OAuth:
     scopes: Collection[str] = ()
     roles: Mapping[str, Collection[str]] = field(default_factory=dict[str, Collection[str]])
     user_of: Callable[[Any], User | None] | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self, RegistrationError)

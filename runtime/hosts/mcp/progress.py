@@ -19,7 +19,7 @@ Report: TypeAlias = tuple[float, float | None, str | None]
 
 
 class Reports:
-    """Takes the progress of a call (``Consumer`` of ``hooks/facts.py``). Parts of an output have no form in MCP."""
+    """Takes the progress of a call (``Consumer`` of ``hooks/state/facts.py``). Parts of an output have no form in MCP."""
 
     __slots__ = ("_loop", "_sending", "_session", "_thread", "_waiting", "in_order")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,16 +12,18 @@ from mcp_types import (
     ElicitRequestFormParams,
     ElicitRequestURLParams,
     ElicitResult,
+    InputRequests,
     InputRequiredResult,
 )
 
-from callgate.hooks.facts import Suspension
+from callgate.hooks.state.facts import Suspension
+from callgate.runtime.hosts.mcp.results import page_of
 from callgate.runtime.suspensions.decisions import Approve, Decision, Deny, Respond
 from callgate.tools.calls import User
 from callgate.tools.values import thaw
 
 KEY = "answer"
-"""The key of a question without a name in ``input_requests``: a call asks one question at a time."""
+"""The key of a question without a name in ``input_requests``."""
 VALUE = "value"
 """The property of a form that asks for one value."""
 APPROVE = "approve"
@@ -49,10 +51,9 @@ _KEYWORDS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class Elicitation:
     """A form, or with *url* a page to open. *single* is True if the answer is one value in an object; *key* is its name."""
 
-    handle: str
     message: str
     schema: Mapping[str, object] | None = None
     url: str | None = None
@@ -76,11 +77,7 @@ class Question:
             params = ElicitRequestFormParams(message=self.message, requested_schema=dict(self.schema or {}))
         return ElicitRequest(params=params)
 
-    def required(self) -> InputRequiredResult:
-        """Return the result that asks it, for clients since version 2026-07-28: they call again with the answer."""
-        return InputRequiredResult(request_state=self.handle, input_requests={self.key: self.request()})
-
-    def decision(self, answer: ElicitResult) -> Decision | None:
+    def decision(self, answer: ElicitResult) -> Approve | Deny | Respond | None:
         """Return the decision that an answer means; None if the decision is made on the page."""
         if answer.action != "accept":
             if self.approves:
@@ -95,33 +92,77 @@ class Question:
         return Respond(content.get(VALUE) if self.single else content)
 
 
-def question_of(pending: Suspension, text: str, user: User, approvals_url: str | None) -> Question | None:
-    """Return the question of a suspended call for its own user; None if they cannot answer it through a client.
+@dataclass(frozen=True, slots=True)
+class Elicitations:
+    """The requests of a suspended call to its user. With *named*, it asks several questions at once."""
 
-    *text* is the call as an approver sees it, made from the arguments that would run.
+    handle: str
+    forms: Mapping[str, Elicitation]
+    named: bool = False
+
+    def is_understood(self, capabilities: ClientCapabilities | None) -> bool:
+        """Return True if the client can ask all of them."""
+        return all(one.is_understood(capabilities) for one in self.forms.values())
+
+    def required(self) -> InputRequiredResult:
+        """Return the result that asks them, for clients since version 2026-07-28: they call again with the answers."""
+        requests: InputRequests = {key: one.request() for key, one in self.forms.items()}
+        return InputRequiredResult(request_state=self.handle, input_requests=requests)
+
+    def decision(self, answers: Mapping[str, object]) -> Decision | None:
+        """Return the decision that some answers mean, by key; None without one. Answers to others are left out."""
+        given = {key: one for key in self.forms if isinstance(one := answers.get(key), ElicitResult)}
+        made = {key: self.forms[key].decision(answer) for key, answer in given.items()}
+        if not made or not self.named:
+            return next(iter(made.values()), None)
+        declined = next((one for one in made.values() if isinstance(one, Respond) and one.error is not None), None)
+        return declined or {self.forms[key].key: one.value for key, one in made.items() if isinstance(one, Respond)}
+
+
+def elicitations_of(
+    pending: Suspension, text: str, user: User, approvals_url: str | None, key_of: Callable[[str], str] = str
+) -> Elicitations | None:
+    """Return what a suspended call asks its own user; None if they cannot answer it through a client.
+
+    *text* is the call as an approver sees it, made from the arguments that would run. *key_of* returns the key of a name.
     """
-    handle, key = pending.handle or "", pending.name or KEY
+    made: dict[str, Elicitation | None]
+    handle = pending.handle or ""
     if pending.kind == "approval":
-        message = f"{pending.prompt}\n{text}"
-        if any(rule.allows(user, user.id, 0.0) for rule in pending.rules):
-            approve = {"type": "boolean", "title": "Approve", "description": "Run this call"}
-            form = {"type": "object", "properties": {APPROVE: approve}, "required": [APPROVE]}
-            return Question(handle, message, form, approves=True, key=key)
-        if approvals_url is None:
-            return None
-        return Question(handle, message, url=approvals_url.replace("{handle}", handle), approves=True, key=key)
-    schema: dict[str, Any] = {"type": "string"} if pending.schema is None else thaw(pending.schema)
+        made = {pending.name or KEY: _approval(pending, text, user, approvals_url)}
+    elif pending.questions is None:
+        made = {pending.name or KEY: _form(pending.prompt, pending.schema, pending.name or KEY)}
+    else:
+        prefix = f"{pending.prompt}\n" if pending.prompt else ""
+        made = {name: _form(f"{prefix}{one.prompt}", one.schema, name) for name, one in pending.questions.items()}
+    forms = {key_of(name): one for name, one in made.items() if one is not None}
+    return Elicitations(handle, forms, pending.questions is not None) if len(forms) == len(made) else None
+
+
+def _approval(pending: Suspension, text: str, user: User, approvals_url: str | None) -> Elicitation | None:
+    message, key = f"{pending.prompt}\n{text}", pending.name or KEY
+    if any(rule.allows(user, user.id, 0.0) for rule in pending.rules):
+        approve = {"type": "boolean", "title": "Approve", "description": "Run this call"}
+        form = {"type": "object", "properties": {APPROVE: approve}, "required": [APPROVE]}
+        return Elicitation(message, form, approves=True, key=key)
+    if approvals_url is None:
+        return None
+    return Elicitation(message, url=page_of(approvals_url, pending), approves=True, key=key)
+
+
+def _form(prompt: str, asked: Mapping[str, Any] | None, key: str) -> Elicitation | None:
+    schema: dict[str, Any] = {"type": "string"} if asked is None else thaw(asked)
     if schema.get("type") == "object":
         fields = {name: _field(one) for name, one in (schema.get("properties") or {}).items()}
         if not fields or None in fields.values():
             return None
         form = {"type": "object", "properties": fields, "required": list(schema.get("required") or ())}
-        return Question(handle, pending.prompt, form, key=key)
+        return Elicitation(prompt, form, key=key)
     field = _field(schema)
     if field is None:
         return None
     form = {"type": "object", "properties": {VALUE: field}, "required": [VALUE]}
-    return Question(handle, pending.prompt, form, single=True, key=key)
+    return Elicitation(prompt, form, single=True, key=key)
 
 
 def _field(schema: object) -> dict[str, Any] | None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from typing import Any
 
 from mcp.server.context import ServerRequestContext
@@ -16,13 +17,19 @@ from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, Too
 from mcp_types import CallToolRequestParams, ListToolsResult, PaginatedRequestParams
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 
-from callgate.runtime.call.streams import cancel_and_wait
 from callgate.runtime.gate import Gate
 from callgate.runtime.hosts.mcp.access import Access, Message, Receive, Send
 from callgate.runtime.hosts.mcp.call import CallHandler
+from callgate.runtime.hosts.mcp.held_results import HeldResults
 from callgate.runtime.hosts.mcp.listing import Listing
+from callgate.runtime.hosts.mcp.resumed_streams import LONGEST, Held, SessionStreams, StreamStore
+from callgate.runtime.hosts.mcp.standard_input import bounded_lines, standard_input
 from callgate.runtime.hosts.mcp.tasks import Tasks
+from callgate.runtime.hosts.mcp.user_memory import UserMemory
+from callgate.runtime.hosts.mcp.user_sessions import UserSessions, UserStreams
+from callgate.runtime.pipeline.waiting import cancel_and_wait
 from callgate.tools.values import thaw
 
 SETTLES = 0.05
@@ -41,10 +48,15 @@ class GateServer:
         approvals_url: str | None,
         page: int,
         max_sessions: int,
+        per_user: int,
+        streams: int,
+        large: Any,  # ``LargeResults`` or None: pyright reads the module of ``server`` under two names
+        resumption: Any,  # ``Resumption`` or None, as above
     ) -> None:
-        self._gate, self._access, self._max_sessions = gate, access, max_sessions
+        self._gate, self._access, self._max_sessions, self._per_user = gate, access, max_sessions, per_user
         self._listing = Listing(gate, page)
-        tasks = Tasks(gate, access, self._listing, approvals_url)
+        held = None if large is None else HeldResults(large, access, gate.waits.now)
+        tasks = Tasks(gate, access, self._listing, approvals_url, held)
         self._bus = InMemorySubscriptionBus()
         self._listeners: dict[int, ServerSession] = {}  # up to version 2025-11-25, by connection
         self.sdk: Server[dict[str, Any]] = Server(
@@ -52,10 +64,14 @@ class GateServer:
             **shown,
             lifespan=self._lifespan,
             on_list_tools=self._list_tools,
-            on_subscriptions_listen=ListenHandler(self._bus),
+            on_list_resources=None if held is None else held.list,
+            on_read_resource=None if held is None else held.read,
+            on_subscriptions_listen=UserStreams(ListenHandler(self._bus), access.user_of, streams),
             get_tool_input_schema=self._input_schema,
         )
-        calls = CallHandler(gate, access, self._listing, approvals_url, tasks)
+        self._resumption = resumption
+        close_after = None if resumption is None else resumption.close_after
+        calls = CallHandler(gate, access, self._listing, approvals_url, tasks, held, close_after)
         self.sdk.add_request_handler("tools/call", CallToolRequestParams, calls.call_tool)  # tasks are results, too
         tasks.install(self.sdk)
 
@@ -64,18 +80,28 @@ class GateServer:
 
         What tools print goes to standard error meanwhile.
         """
-        async with stdio_server() as (read, write):
-            options = self.sdk.create_initialization_options(NotificationOptions(tools_changed=True))
-            await self.sdk.run(read, write, options)
+        with standard_input() as descriptor:
+            lines: Any = bounded_lines(descriptor)  # the SDK iterates over it only
+            async with contextlib.aclosing(lines), stdio_server(stdin=lines) as (read, write):
+                options = self.sdk.create_initialization_options(NotificationOptions(tools_changed=True))
+                await self.sdk.run(read, write, options)
 
     def asgi(self, path: str = "/mcp") -> HttpApp:
         """Return an ASGI application that serves the gate over HTTP at *path*.
 
         Served by itself, it opens and closes the gate. An application that mounts it has to enter its ``lifespan``.
         """
-        app = self.sdk.streamable_http_app(
-            streamable_http_path=path, max_sessions=self._max_sessions, **self._access.sdk_options()
-        )
+        options, new_streams = self._access.sdk_options(), None
+        if (resumption := self._resumption) is not None:
+            options |= {"event_store": StreamStore(), "retry_interval": int(resumption.retry * 1_000)}
+            held: Held = UserMemory(resumption.max_bytes, resumption.max_count, resumption.ttl, self._gate.waits.now)
+            new_streams = partial(SessionStreams, held, longest=resumption.close_after or LONGEST)
+        app = self.sdk.streamable_http_app(streamable_http_path=path, max_sessions=self._max_sessions, **options)
+        # the innermost one: the SDK has found the user of a token before
+        per_user = self._max_sessions if self._access.is_local else self._per_user
+        limits = {"limit": per_user, "total": self._max_sessions}
+        user_of = self._access.user_in
+        app.user_middleware.append(Middleware(UserSessions, user_of=user_of, new_streams=new_streams, **limits))
         return HttpApp(app, self._access)
 
     async def tools_changed(self) -> None:

@@ -1,11 +1,17 @@
 """Tasks (SEP-2663): a tool with ``run_on="worker"`` is a job, and the job is a task of the client.
 
-Any process with the same store and signing keys answers for a task, so it survives a restart of the server.
+Any process with the same store and signing keys answers for a task, so it survives a restart of the server. With
+``mcp_asks_first`` in its metadata, a tool asks in the response of the call, and the answer gets the task.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from mcp.server.context import ServerRequestContext
@@ -16,25 +22,34 @@ from mcp_types import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
     CallToolRequestParams,
+    CallToolResult,
+    ElicitRequest,
     ElicitResult,
+    InputRequiredResult,
     RequestParams,
 )
 
 from callgate.errors import InvocationError, NotPending
+from callgate.hooks.state.facts import Suspension
 from callgate.providers.stores.jobs import FINAL_STATES, JobState
 from callgate.runtime.gate import Gate
 from callgate.runtime.hosts.mcp.access import Access
-from callgate.runtime.hosts.mcp.capabilities import TASKS, declares_tasks, missing_capability
+from callgate.runtime.hosts.mcp.capabilities import ASKS_FIRST, TASKS, declares_tasks, missing_capability
+from callgate.runtime.hosts.mcp.held_results import HeldResults
 from callgate.runtime.hosts.mcp.listing import Listing
-from callgate.runtime.hosts.mcp.questions import Question, question_of
-from callgate.runtime.hosts.mcp.results import call_result
+from callgate.runtime.hosts.mcp.questions import Elicitations, elicitations_of
+from callgate.runtime.hosts.mcp.structured import Outputs
 from callgate.runtime.jobs.jobs import JobHandle
 from callgate.runtime.jobs.records import JobStatus
+from callgate.runtime.suspensions.resolution import find_suspended
 from callgate.tools.calls import Outcome, ToolResult, User
+from callgate.tools.record import ToolRecord
 from callgate.tools.values import hash_of
 
 POLL = 500
 """Milliseconds between two polls that the server suggests."""
+FIRST_QUESTION = 1.0
+"""Seconds that the response of a call waits for a question. A later question is asked in ``tasks/get``."""
 DECIDED = 0.001
 """Seconds that an answer waits for its job after the decision is stored: the client polls for the outcome."""
 
@@ -53,15 +68,15 @@ class UpdateParams(TaskParams):
 
     input_responses: dict[str, Any] | None = None
 
-    def answer(self, key: str) -> ElicitResult | None:
-        """Return the answer to one question; None without one. Other members are not read.
+    def answers(self, keys: Collection[str]) -> dict[str, ElicitResult]:
+        """Return the answers to some questions, by key. Other members are not read.
 
         Raises:
-            MCPError: it is no answer.
+            MCPError: one is no answer.
         """
-        found = (self.input_responses or {}).get(key)
+        given = {key: one for key, one in (self.input_responses or {}).items() if key in keys and one is not None}
         try:
-            return None if found is None else ElicitResult.model_validate(found)
+            return {key: ElicitResult.model_validate(one) for key, one in given.items()}
         except ValueError:  # of pydantic
             raise MCPError(INVALID_PARAMS, "An answer has an action, and content.") from None
 
@@ -69,7 +84,10 @@ class UpdateParams(TaskParams):
 class Tasks:
     """The tasks of a server's clients."""
 
-    def __init__(self, gate: Gate, access: Access, listing: Listing, approvals_url: str | None) -> None:
+    def __init__(
+        self, gate: Gate, access: Access, listing: Listing, approvals_url: str | None, held: HeldResults | None
+    ) -> None:
+        self._held, self._outputs = held, Outputs()
         self._gate, self._access, self._listing = gate, access, listing
         self._approvals_url = approvals_url
 
@@ -80,23 +98,54 @@ class Tasks:
         sdk.add_request_handler("tasks/update", UpdateParams, self.update)
         sdk.add_request_handler("tasks/cancel", TaskParams, self.cancel)
 
-    def is_task(self, ctx: ServerRequestContext, tool: str, user: User) -> bool:
+    def is_task(self, ctx: ServerRequestContext, record: ToolRecord, user: User) -> bool:
         """Return True if a call becomes a task: the tool runs in workers, and the client declares tasks.
 
         A hidden tool makes none, so it answers as an unknown one does.
         """
-        registry = self._gate.registry
-        if tool not in registry or registry.get(tool).run_on != "worker":
-            return False
-        return declares_tasks(ctx) and self._listing.shows(tool, user)
+        return record.run_on == "worker" and declares_tasks(ctx) and self._listing.shows(record.id, user)
 
-    async def create(self, params: CallToolRequestParams, user: User, key: str | None) -> dict[str, Any]:
-        """Submit a call as a job, and return the task.
+    async def create(
+        self, ctx: ServerRequestContext, record: ToolRecord, params: CallToolRequestParams, user: User, key: str | None
+    ) -> dict[str, Any] | InputRequiredResult:
+        """Submit a call as a job, and return the task; or its question, if the tool asks before the call is a task.
 
         Raises:
             InvocationError: the call is refused, such as for a key that was used with other arguments.
         """
         job = await self._gate.submit(params.name, params.arguments or {}, user=user, key=key)
+        return await self._begun(ctx, record, job, user)
+
+    async def answered(
+        self, ctx: ServerRequestContext, record: ToolRecord, params: CallToolRequestParams, handle: str, user: User
+    ) -> dict[str, Any] | InputRequiredResult | None:
+        """Take the answer to a question that ``create`` returned, and return as it does. None: no job asked it.
+
+        Raises:
+            InvocationError: the answer does not fit its question, which stays open.
+        """
+        try:
+            found = await find_suspended(self._gate.waits, handle, user)
+            if found is None or found[1].job is None or found[1].tool != record.id:
+                return None
+            job = self._gate.job(found[1].job, user=user)
+            question = await self._question(await job.status(), user)
+        except NotPending:
+            return None
+        if question is not None:
+            await self._decide(question, params.input_responses or {}, user)
+        return await self._begun(ctx, record, job, user)
+
+    async def _begun(
+        self, ctx: ServerRequestContext, record: ToolRecord, job: JobHandle, user: User
+    ) -> dict[str, Any] | InputRequiredResult:
+        if record.definition.metadata.get(ASKS_FIRST):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FIRST_QUESTION):
+                    await job.settled()
+            question = await self._question(await job.status(), user)
+            if question is not None and question.is_understood(ctx.session.client_capabilities):
+                return question.required()
         return {"resultType": "task", **self._head(await job.status()), "status": "working"}
 
     async def get(self, ctx: ServerRequestContext, params: TaskParams) -> dict[str, Any]:
@@ -119,23 +168,25 @@ class Tasks:
         return {"resultType": "complete"}
 
     async def update(self, ctx: ServerRequestContext, params: UpdateParams) -> dict[str, Any]:
-        """Handle ``tasks/update``: an answer to the question that the task asks now. Other answers are ignored.
+        """Handle ``tasks/update``: answers to the questions that the task asks now, all or some. Others are ignored.
 
         Raises:
-            MCPError: as for ``get``; or the answer does not fit the question, which stays open.
+            MCPError: as for ``get``; or an answer does not fit its question, which stays open.
         """
         _, status, user = await self._find(ctx, params)
         question = await self._question(status, user)
-        answer = None if question is None else params.answer(_key(status))
-        decision = None if question is None or answer is None else question.decision(answer)
-        if question is not None and decision is not None:
+        if question is not None:
             try:
-                await self._gate.resume(question.handle, decision, approver=user, deadline=DECIDED)
-            except NotPending:
-                pass  # another answer came first
+                await self._decide(question, params.answers(question.forms), user)
             except InvocationError as error:
                 raise MCPError(INVALID_PARAMS, error.public) from None
         return {"resultType": "complete"}
+
+    async def _decide(self, question: Elicitations, answers: Mapping[str, object], user: User) -> None:
+        decision = question.decision(answers)
+        if decision is not None:
+            with suppress(NotPending):  # another answer came first
+                await self._gate.resume(question.handle, decision, approver=user, deadline=DECIDED)
 
     async def _find(self, ctx: ServerRequestContext, params: TaskParams) -> tuple[JobHandle, JobStatus, User]:
         user = self._access.user_of(ctx)
@@ -164,8 +215,8 @@ class Tasks:
         if status.state is JobState.INPUT_REQUIRED:
             question = await self._question(status, user)
             if question is not None and question.is_understood(ctx.session.client_capabilities):
-                request = question.request().model_dump(by_alias=True, mode="json", exclude_none=True)
-                return {"status": "input_required", "inputRequests": {_key(status): request}}
+                requests = {key: _shown(one.request()) for key, one in question.forms.items()}
+                return {"status": "input_required", "inputRequests": requests}
             return {"status": "working", "statusMessage": _prompt(status)}  # another person or client decides
         if status.state not in FINAL_STATES:
             message = None if status.progress is None else status.progress.message
@@ -178,24 +229,36 @@ class Tasks:
             return {"status": "cancelled"}
         if error is not None and error.code in _BROKEN:
             return {"status": "failed", "error": {"code": INTERNAL_ERROR, "message": error.public}}
-        structured = self._listing.output_schema(result.tool) is not None
-        shown = call_result(result, modern=True, structured=structured)
-        return {"status": "completed", "result": shown.model_dump(by_alias=True, mode="json", exclude_none=True)}
+        registry = self._gate.registry
+        record = registry.get(result.tool) if result.tool in registry else None
+        shown = self._outputs.result(result, record, modern=True)
+        if self._held is not None:
+            shown = self._held.fitted(shown, result.tool, user)
+        return {"status": "completed", "result": _shown(shown)}
 
-    async def _question(self, status: JobStatus, user: User) -> Question | None:
+    async def _question(self, status: JobStatus, user: User) -> Elicitations | None:
         pending = status.pending
         if pending is None or pending.handle is None:
             return None
         text = ""
-        if pending.kind == "approval":
-            text = (await self._gate.waits.look(pending.handle, user)).text
-        return question_of(pending, text, user, self._approvals_url)
+        if pending.kind == "approval" or pending.questions is not None:
+            try:
+                seen = await self._gate.waits.look(pending.handle, user)
+            except NotPending:  # decided just now
+                return None
+            text, pending = seen.text, replace(pending, questions=seen.questions)
+        key = partial(_key, pending)
+        return elicitations_of(pending, text, user, self._approvals_url, key)
 
 
-def _key(status: JobStatus) -> str:
-    """Return the key of the question that a task asks now: an answer to an earlier one has another key."""
-    pending = status.pending
-    return "" if pending is None else hash_of([pending.handle, pending.place])[:16]
+def _key(pending: Suspension, name: str) -> str:
+    """Return the key of a question that a task asks now: an answer to an earlier one has another key."""
+    place = pending.place if pending.questions is None else pending.questions[name].place
+    return hash_of([pending.handle, place])[:16]
+
+
+def _shown(message: CallToolResult | ElicitRequest) -> dict[str, Any]:
+    return message.model_dump(by_alias=True, mode="json", exclude_none=True)
 
 
 def _prompt(status: JobStatus) -> str:

@@ -13,9 +13,9 @@ from callgate.providers.logs import LogEvent, emit
 from callgate.providers.stores.base import Transaction
 from callgate.providers.stores.jobs import Job
 from callgate.runtime.hosts.procrastinate.rows import Delivery, Rows, driver_of, store_errors
-from callgate.runtime.jobs.backend import Tally
 from callgate.runtime.jobs.engine_base import EngineBase
 from callgate.runtime.jobs.jobs import JobQueue
+from callgate.runtime.options.job_engine import Tally
 
 MAX_RESEND = 600.0
 PAUSE = 1.0
@@ -33,22 +33,26 @@ class ProcrastinateJobs(EngineBase):
     and creates its tables in the same database if they are missing.
 
     Args:
+        queues: the queues that accept jobs. Workers take from all of them, unless ``--queues`` names some. A gate in a
+            namespace has queues of its own in the tables, such as ``callgate.billing.default``, as with ``CeleryJobs``.
         poll: interval of polling for delayed jobs, in seconds. Workers are notified of jobs without a delay.
         resend: seconds after which a due job that no worker has taken is enqueued again, if the engine has lost it.
             Default: the lease of ``Jobs``, at most 600.
 
     Raises:
-        RegistrationError: an invalid number, or the extra is not installed.
+        RegistrationError: an invalid number, no queues, or the extra is not installed.
     """
 
-    def __init__(self, *, poll: float = 1.0, resend: float | None = None) -> None:
-        if not poll > 0 or (resend is not None and not resend > 0):
-            raise RegistrationError("ProcrastinateJobs: give poll and resend as seconds above 0")
+    def __init__(
+        self, *, queues: Collection[str] = ("default",), poll: float = 1.0, resend: float | None = None
+    ) -> None:
+        if isinstance(queues, str) or not queues or not poll > 0 or (resend is not None and not resend > 0):
+            raise RegistrationError("ProcrastinateJobs: give names of queues, and poll and resend as seconds above 0")
         if not all(find_spec(name) for name in ("procrastinate", "psycopg", "psycopg_pool")):
             raise RegistrationError(
                 'ProcrastinateJobs needs packages that are not installed: pip install "callgate[sql,worker]"'
             )
-        self.poll = poll
+        self.queues, self.poll = tuple(queues), poll
         self._resend = resend
         self._rows: Rows | None = None
         self._is_working = False
@@ -70,13 +74,19 @@ class ProcrastinateJobs(EngineBase):
         """See ``EngineBase``.
 
         Raises:
-            RegistrationError: the store of the gate is not a PostgreSQL.
+            RegistrationError: the store of the gate is not a PostgreSQL, or the name of a queue is too long.
         """
         if jobs.store.name != "postgresql":
             raise RegistrationError(
                 "ProcrastinateJobs needs a PostgreSQL store, because it enqueues in the transaction of the record, and this "
                 f'store is {jobs.store.name}: give Gate(store="postgresql://...")'
             )
+        for name in self._names(self.queues, jobs):
+            if len(name.encode()) > MAX_QUEUE_BYTES:
+                raise RegistrationError(
+                    f"ProcrastinateJobs: the name of a queue has at most {MAX_QUEUE_BYTES} bytes, with its namespace, and "
+                    f"{name!r} has {len(name.encode())}"
+                )
 
     async def open(self) -> None:
         """Create the engine's tables if they are missing.
@@ -87,7 +97,7 @@ class ProcrastinateJobs(EngineBase):
         """
         with store_errors():
             async with self.jobs.store.transaction() as within:
-                rows = Rows(driver_of(within).info, self._deliver)
+                rows = Rows(driver_of(within).info, self._deliver, self.jobs.keys.namespace)
                 await rows.create_tables(within)
         self._rows = rows
 
@@ -98,7 +108,7 @@ class ProcrastinateJobs(EngineBase):
         """See ``JobBackend``.
 
         Raises:
-            RegistrationError: the name of the queue is longer than 40 bytes.
+            RegistrationError: the queue is not declared.
             StoreError: the database failed.
         """
         await self.submit_many([(tenant, job)], within)
@@ -106,21 +116,19 @@ class ProcrastinateJobs(EngineBase):
     async def submit_many(self, jobs: Sequence[tuple[str, Job]], within: Transaction) -> None:
         """See ``submit``."""
         for _, job in jobs:
-            if not _fits(job.queue):
-                raise RegistrationError(f"ProcrastinateJobs: the name of a queue has at most {MAX_QUEUE_BYTES} bytes")
+            self.check_queue(job.queue)
         # A job in the place of a cancelled one: the row of that one waits if the connection broke after the cancellation.
         replaced = [job.id for _, job in jobs if job.token]
         with store_errors():
             if replaced:
                 await self.rows.cancel(within, *replaced)
-            deliveries = (Delivery(job.id, job.queue, job.priority, self._later(job.run_at)) for _, job in jobs)
-            await self.rows.add(within, *deliveries)
+            await self.rows.add(within, *(self._delivery(job, job.run_at) for _, job in jobs))
 
     async def submitted(self, job: Job) -> None:
         """Do nothing: the job was enqueued with its record."""
 
     async def retry_later(self, job: Job, run_at: float) -> None:
-        await self._enqueue(job.id, job.queue, job.priority, run_at)
+        await self._enqueue(self._delivery(job, run_at))
 
     async def cancel(self, job: Job) -> None:
         with suppress(StoreError), store_errors():  # the record says cancelled: a worker that gets the job skips it
@@ -134,15 +142,16 @@ class ProcrastinateJobs(EngineBase):
 
         Raises:
             StoreError: the database failed at the start.
-            RegistrationError: no queues are given, and the engine has jobs of another application.
+            RegistrationError: a queue holds jobs of another application.
         """
         self._tally, self._handed_back = tally, 0
         # asyncio: the engine and the signal that stops it are asyncio's own
         ending = asyncio.create_task(stop.wait())
         try:
-            async with self._opened(queues):
+            names = self._names(queues or self.queues, self.jobs)
+            async with self._opened(names):
                 while not stop.is_set():
-                    error = await self._serve(concurrency, queues, ending, grace)
+                    error = await self._serve(concurrency, names, ending, grace)
                     if not stop.is_set():
                         tally.failures += 1
                         emit(LogEvent.JOB_STORE_FAILED, error=error)
@@ -165,20 +174,19 @@ class ProcrastinateJobs(EngineBase):
                     await self._enqueue_lost(within)
 
     async def _serve(
-        self, concurrency: int, queues: Collection[str], ending: asyncio.Task[object], grace: float
+        self, concurrency: int, names: list[str], ending: asyncio.Task[object], grace: float
     ) -> BaseException | None:
         """Run the engine's worker until it has to stop; returns its error, if it fails."""
-        named: Any = list(queues) or None  # None: all of them
         # asyncio: the engine's worker ends by one cancellation; an anyio scope cancels at each checkpoint
         serving = asyncio.create_task(
             self.rows.app.run_worker_async(
                 concurrency=concurrency,
-                queues=named,
+                queues=names,
                 fetch_job_polling_interval=self.poll,
                 abort_job_polling_interval=NEVER,
                 shutdown_graceful_timeout=grace,
                 update_heartbeat_interval=self.jobs.options.every,
-                stalled_worker_timeout=self._stalled_after,
+                stalled_worker_timeout=NEVER,  # it would remove workers of other services, whose leases may be longer
                 delete_jobs="successful",
                 install_signal_handlers=False,
             )
@@ -207,43 +215,40 @@ class ProcrastinateJobs(EngineBase):
                 return
             delay = self.jobs.options.valid  # its worker counts as dead: wait until its lease expires
         with suppress(StoreError):  # `recover` finds it
-            await self._enqueue(id, context.job.queue, context.job.priority, self.jobs.now() + delay)
+            run_at = self._later(self.jobs.now() + delay)
+            await self._enqueue(Delivery(id, context.job.queue, context.job.priority, run_at))
 
-    async def _enqueue(self, id: str, queue: str, priority: int, run_at: float) -> None:
+    async def _enqueue(self, delivery: Delivery) -> None:
         from procrastinate.exceptions import AlreadyEnqueued
 
         with store_errors(), suppress(AlreadyEnqueued):
             async with self.jobs.store.transaction() as within:
-                await self.rows.add(within, Delivery(id, queue, priority, self._later(run_at)))
+                await self.rows.add(within, delivery)
 
     async def _enqueue_lost(self, within: Transaction) -> None:
         """Enqueue due jobs that the engine does not have."""
         now = self.jobs.now()
         before = now - (self._resend or min(self.jobs.options.lease, MAX_RESEND))
-        lost = [job for _, job in await within.jobs.unsent(now, before)]
-        if not lost:
+        found = [job for _, job in await within.jobs.unsent(now, before)]
+        if not found:
             return
-        waiting = await self.rows.waiting(within, [job.id for job in lost])
-        deliveries = [
-            Delivery(job.id, job.queue, job.priority, None)
-            for job in lost
-            if job.id not in waiting and _fits(job.queue)
-        ]
-        if deliveries:
-            await self.rows.add(within, *deliveries)
-        await within.jobs.mark_sent([job.id for job in lost], now)
+        waiting = await self.rows.waiting(within, [job.id for job in found])
+        if lost := [job for job in found if job.id not in waiting and job.queue in self.queues]:
+            await self.rows.cancel(within, *(job.id for job in lost))  # a row of the version before, in another queue
+            await self.rows.add(within, *(self._delivery(job, 0.0) for job in lost))
+        await within.jobs.mark_sent([job.id for job in found], now)
 
     @asynccontextmanager
-    async def _opened(self, queues: Collection[str]) -> AsyncGenerator[None, None]:
+    async def _opened(self, names: list[str]) -> AsyncGenerator[None, None]:
         """Open the connections of the engine."""
         try:
             with store_errors():
                 await self.rows.open()
-                has_foreign_jobs = not queues and await self.rows.has_foreign_jobs()
-            if has_foreign_jobs:
+                foreign = await self.rows.queues_with_foreign_jobs(names)
+            if foreign:
                 raise RegistrationError(
-                    "the tables of Procrastinate hold jobs of another application, and this worker would take them: "
-                    "name the queues of this application (--queues)"
+                    f"the queues {', '.join(foreign)} of Procrastinate hold jobs of another application, and this worker "
+                    "would take them: give ProcrastinateJobs(queues=...) queues of their own"
                 )
             self._is_working = True
             yield
@@ -257,10 +262,15 @@ class ProcrastinateJobs(EngineBase):
         """Seconds without a heartbeat after which a worker counts as dead; its leases have expired by then."""
         return self.jobs.options.valid + self.jobs.options.every
 
+    def _names(self, queues: Collection[str], jobs: JobQueue) -> list[str]:
+        """Return the names of queues in the tables."""
+        namespace = jobs.keys.namespace
+        return [f"callgate.{namespace}.{queue}" if namespace else queue for queue in queues]
+
+    def _delivery(self, job: Job, run_at: float) -> Delivery:
+        (name,) = self._names([job.queue], self.jobs)
+        return Delivery(job.id, name, job.priority, self._later(run_at))
+
     def _later(self, run_at: float) -> float | None:
         """Return the time of delivery; None for now."""
         return run_at if run_at > self.jobs.now() else None
-
-
-def _fits(queue: str) -> bool:
-    return len(queue.encode()) <= MAX_QUEUE_BYTES

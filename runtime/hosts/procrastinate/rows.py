@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Collection, Coroutine, Generator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from hashlib import blake2b
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -33,10 +34,14 @@ SELECT EXISTS (SELECT FROM pg_class WHERE relname = 'procrastinate_jobs' AND pg_
         AND proname IN ('procrastinate_fetch_job_v2', 'procrastinate_retry_job_v2')) = 2 AS fit
 """
 TRY_LOCK = "SELECT pg_try_advisory_xact_lock(%(lock)s) AS mine"
-FIND_OTHERS = "SELECT EXISTS (SELECT FROM procrastinate_jobs WHERE task_name <> %(task)s) AS found"
-FIND_WAITING = (
-    "SELECT queueing_lock AS id FROM procrastinate_jobs WHERE status = 'todo' AND queueing_lock = ANY(%(ids)s)"
-)
+FIND_OTHERS = """
+SELECT DISTINCT queue_name AS name FROM procrastinate_jobs
+WHERE status = 'todo' AND queue_name = ANY(%(names)s) AND task_name <> %(task)s
+"""
+FIND_WAITING = """
+SELECT queueing_lock AS id FROM procrastinate_jobs
+WHERE status = 'todo' AND queueing_lock = ANY(%(ids)s) AND task_name = %(task)s
+"""
 CANCEL = "DELETE FROM procrastinate_jobs WHERE status = 'todo' AND queueing_lock = ANY(%(ids)s) RETURNING id"
 
 
@@ -52,11 +57,15 @@ class Delivery(NamedTuple):
 class Rows:
     """The queue of the engine. *connected* has the store's connection settings; *deliver* runs a job by its id.
 
+    The jobs of a namespace have a task of their own: no other service retries them, nor counts them as its own.
+
     At most one row of a job waits (``queueing_lock``). Work within a transaction of the store uses its connection; a
     worker uses connections of its own, see ``open``.
     """
 
-    def __init__(self, connected: Any, deliver: Callable[[Any, str], Coroutine[Any, Any, None]]) -> None:
+    def __init__(
+        self, connected: Any, deliver: Callable[[object, str], Coroutine[object, None, None]], namespace: str
+    ) -> None:
         from procrastinate import App, PsycopgConnector
 
         async def configure(connection: Any) -> None:
@@ -76,7 +85,11 @@ class Rows:
             pool_factory=_pool,
         )
         self.app = App(connector=self._connector)
-        self.app.task(name=TASK, pass_context=True)(deliver)
+        self._task = f"callgate.{namespace}.run_invocation" if namespace else TASK
+        self._keeper_lock = int.from_bytes(blake2b(namespace.encode(), digest_size=8).digest(), signed=True)
+        if not namespace:
+            self._keeper_lock = KEEPER_LOCK
+        self.app.task(name=self._task, pass_context=True)(deliver)
 
     # ------------------------------------------------------------------ within a transaction of the store
 
@@ -104,7 +117,7 @@ class Rows:
         """
         jobs = [
             self.app.configure_task(
-                TASK,
+                self._task,
                 queue=one.queue,
                 priority=one.priority,
                 queueing_lock=one.id,
@@ -121,11 +134,11 @@ class Rows:
 
     async def waiting(self, within: Transaction, ids: Collection[str]) -> set[str]:
         """Return those of *ids* that wait."""
-        return {row["id"] for row in await self._rows(within, FIND_WAITING, ids=list(ids))}
+        return {row["id"] for row in await self._rows(within, FIND_WAITING, ids=list(ids), task=self._task)}
 
     async def try_keeper_lock(self, within: Transaction) -> bool:
         """Take the maintenance lock until the end of the transaction; False if another process has it."""
-        (row,) = await self._rows(within, TRY_LOCK, lock=KEEPER_LOCK)
+        (row,) = await self._rows(within, TRY_LOCK, lock=self._keeper_lock)
         return bool(row["mine"])
 
     # ------------------------------------------------------------------ in a worker
@@ -138,10 +151,10 @@ class Rows:
         """Disconnect."""
         await self._connector.close_async()
 
-    async def has_foreign_jobs(self) -> bool:
-        """Tell whether there are jobs of another application."""
-        (row,) = await self._connector.execute_query_all_async(FIND_OTHERS, task=TASK)
-        return bool(row["found"])
+    async def queues_with_foreign_jobs(self, names: list[str]) -> list[str]:
+        """Return those of the queues in which jobs of another application wait."""
+        rows = await self._connector.execute_query_all_async(FIND_OTHERS, names=names, task=self._task)
+        return sorted(row["name"] for row in rows)
 
     async def retry_stalled(self, silent: float) -> None:
         """Retry the jobs of workers that sent no heartbeat for *silent* seconds."""
@@ -149,23 +162,23 @@ class Rows:
         from procrastinate.jobs import Status
 
         manager = self.app.job_manager
-        for row in await manager.get_stalled_jobs(task_name=TASK, seconds_since_heartbeat=silent):
+        for row in await manager.get_stalled_jobs(task_name=self._task, seconds_since_heartbeat=silent):
             try:
                 await manager.retry_job(row)
             except UniqueViolation:  # another row of the job waits
                 await manager.finish_job(row, Status.FAILED, delete_job=True)
 
     async def _rows(self, within: Transaction, sql: object, **values: object) -> Sequence[Any]:
-        rows: Sequence[Any]
+        rows: Sequence[object]
         rows = await self._connector.execute_query_all_async_with_connection(driver_of(within), sql, **values)
         return rows
 
 
-def _pool(*, check: Callable[[Any], Coroutine[Any, Any, None]], **settings: Any) -> Any:
+def _pool(*, check: Callable[[Any], Coroutine[object, None, None]], **settings: Any) -> Any:
     """Make the engine's connection pool, which checks a connection at intervals instead of at each use."""
     from psycopg_pool import AsyncConnectionPool
 
-    seen: WeakKeyDictionary[Any, float] = WeakKeyDictionary()
+    seen: WeakKeyDictionary[object, float] = WeakKeyDictionary()
 
     async def check_at_intervals(connection: object) -> None:
         now = time.monotonic()

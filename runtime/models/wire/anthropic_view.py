@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from callgate.runtime.models.wire import schema_walk as walk
 from callgate.runtime.models.wire.schema_views import NO_SCHEMA, View, has_no_schema, plain_view, with_object_root
@@ -76,22 +75,22 @@ class _Strict(Builder):
             case _:
                 return word in _PLAIN
 
-    def beside(self, made: dict[str, Any]) -> dict[str, Any]:
+    def beside(self, made: dict[str, object]) -> dict[str, object]:
         """A lone ``allOf``; unlike ``anyOf``, it does not count as a union."""
         return {"allOf": [made]} if "$ref" in made else made
 
-    def typed(self, here: Mapping[str, object], types: list[str], at: str) -> dict[str, Any]:
+    def typed(self, here: Mapping[str, object], types: list[str], at: str) -> dict[str, object]:
         """Leave out the type beside a list of scalars, as the provider's own client does."""
         if not {"enum", "const"} & set(here) or {"object", "array"} & set(types):
             return super().typed(here, types, at)
         listed = walk.choices(here, types)
         if not listed:
             self.refuse("an empty choice", at)
-        made = {"const": listed[0]} if "const" in here else {"enum": listed}
+        made: dict[str, object] = {"const": listed[0]} if "const" in here else {"enum": listed}
         return self.described(made, here, at, self.lost(here, types))
 
-    def plain(self, here: Mapping[str, object], types: list[str], at: str) -> dict[str, Any]:
-        made: dict[str, Any] = {"type": types[0]}
+    def plain(self, here: Mapping[str, object], types: list[str], at: str) -> dict[str, object]:
+        made: dict[str, object] = {"type": types[0]}
         for word in ("title", "format", "pattern", "minItems"):
             if word in here and walk.applies(word, types) and self.keeps(word, here[word], types):
                 made[word] = here[word]
@@ -135,7 +134,7 @@ def _cost(view: Mapping[str, object]) -> _Cost:
 
 
 def _nodes(view: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
-    todo: list[Any] = [view, *mapping(view.get("$defs")).values()]
+    todo: list[object] = [view, *mapping(view.get("$defs")).values()]
     while todo:
         node = todo.pop()
         if is_mapping(node):

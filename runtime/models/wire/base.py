@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from typing import Any, ClassVar, Self, TypedDict
+from typing import ClassVar, Self, TypedDict
 
 from callgate.runtime.models.wire.calls_in_text import LIKE_A_CALL
 from callgate.runtime.models.wire.codec import Messages, Request, Translation, as_messages, request_body
@@ -186,7 +186,7 @@ class BaseCodec(ABC):
         *,
         model: str,
         stream: bool = False,
-        options: Mapping[str, Any] | None = None,
+        options: Mapping[str, object] | None = None,
     ) -> Request:
         """See ``Codec``."""
         base = self.request_for(as_messages(messages), model, stream)
@@ -225,7 +225,7 @@ class BaseCodec(ABC):
     @abstractmethod
     def history_of(
         self, body: Mapping[str, object], found: Sequence[tuple[RawCall, ToolCall]]
-    ) -> Iterable[dict[str, Any]]:
+    ) -> Iterable[dict[str, object]]:
         """The messages that repeat a response in the history; *found* pairs its calls with their tool calls."""
 
     @abstractmethod
@@ -233,7 +233,7 @@ class BaseCodec(ABC):
         """Make the fold that assembles a stream; *tool_of* maps a wire name to the tool's name."""
 
     @abstractmethod
-    def request_for(self, messages: list[dict[str, Any]], model: str, stream: bool) -> Request:
+    def request_for(self, messages: list[dict[str, object]], model: str, stream: bool) -> Request:
         """The request without tools and options; fields that are None are left out."""
 
 
@@ -241,7 +241,7 @@ OPENAI_DESCRIPTION = 1024
 """The characters that OpenAI's two APIs accept as the description of a tool."""
 
 
-def described(definition: ToolDefinition, most: int | None = None) -> dict[str, Any]:
+def described(definition: ToolDefinition, most: int | None = None) -> dict[str, object]:
     """The ``description`` field of a tool, shortened to *most* characters; no field if the tool has none."""
     text = definition.description
     if text is None:

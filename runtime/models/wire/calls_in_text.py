@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from callgate.runtime.models.wire.shapes import mapping
+from callgate.tools.arguments.exact_json import exact_loads
 
 LIKE_A_CALL = re.compile(
     r"<tool_calls?>|<function(?:_call|=)|\[TOOL_CALLS\]|<\|python_tag\|>|<[|\uff5c]tool[_\u2581]calls?[_\u2581](?:section[_\u2581])?begin"
@@ -40,7 +39,7 @@ _MOST, _MOST_CALLS = 262_144, 64
 """Characters of a text in which calls are looked for, and calls in it: each may be searched to the end of the text."""
 
 
-def message_with_calls(message: Mapping[str, object]) -> dict[str, Any] | None:
+def message_with_calls(message: Mapping[str, object]) -> dict[str, object] | None:
     """Return a message with the calls in its text as ``tool_calls``; None if it has calls already, or none in its text."""
     content = message.get("content")
     if message.get("tool_calls") or message.get("function_call") or not isinstance(content, str):
@@ -52,20 +51,20 @@ def message_with_calls(message: Mapping[str, object]) -> dict[str, Any] | None:
     return {**message, "content": text, "tool_calls": [{"type": "function", "function": call} for call in calls]}
 
 
-def read_calls(text: str) -> tuple[str, list[dict[str, Any]]] | None:
+def read_calls(text: str) -> tuple[str, list[dict[str, object]]] | None:
     """Return the text without its calls, and the calls as ``{"name": ..., "arguments": {...}}`` in order.
 
     None if there is no call, or if any part that looks like a call cannot be read whole: then none of them may run.
     """
     if len(text) > _MOST or not 0 < sum(1 for _ in LIKE_A_CALL.finditer(text)) <= _MOST_CALLS:
         return None
-    found: list[tuple[int, int, list[dict[str, Any]]]] = []
+    found: list[tuple[int, int, list[dict[str, object]]]] = []
     try:
         for pattern in _JSON_CALLS:
-            found += [(*match.span(), list(_calls(json.loads(match["json"])))) for match in pattern.finditer(text)]
+            found += [(*match.span(), list(_calls(exact_loads(match["json"])))) for match in pattern.finditer(text)]
         for pattern in _NAMED_CALLS:
             for match in pattern.finditer(text):
-                found.append((*match.span(), [_call(match["name"], json.loads(match["json"]))]))
+                found.append((*match.span(), [_call(match["name"], exact_loads(match["json"]))]))
     except (ValueError, RecursionError):
         return None
     found.sort(key=lambda one: one[:2])
@@ -79,13 +78,13 @@ def read_calls(text: str) -> tuple[str, list[dict[str, Any]]] | None:
     return None if not calls or LIKE_A_CALL.search(rest) else (rest, calls)
 
 
-def _calls(value: object) -> Iterator[dict[str, Any]]:
+def _calls(value: object) -> Iterator[dict[str, object]]:
     for one in value if isinstance(value, list) else [value]:
         call = mapping(one)
         yield _call(call.get("name"), call.get("arguments", call.get("parameters", {})))
 
 
-def _call(name: object, arguments: object) -> dict[str, Any]:
+def _call(name: object, arguments: object) -> dict[str, object]:
     if not isinstance(name, str) or not name or not isinstance(arguments, dict):
         raise ValueError("a call needs a name and an object of arguments")
     return {"name": name, "arguments": arguments}

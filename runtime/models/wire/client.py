@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from callgate.errors import RegistrationError, StreamCut
+from callgate.providers.http.bounded import has_more_values
 from callgate.providers.logs import LogEvent, emit
 from callgate.providers.scrubbing import Scrubber
 from callgate.runtime.models.wire.base import BaseCodec
@@ -15,7 +16,7 @@ from callgate.runtime.models.wire.codec import Codec, Messages, Translation
 from callgate.runtime.models.wire.decoder import CUT, NO_ANSWER, Decoder
 from callgate.runtime.models.wire.endings import ReplyEnding
 from callgate.runtime.models.wire.history import as_json
-from callgate.runtime.models.wire.http_request import HttpRequest
+from callgate.runtime.models.wire.http_request import MAX_VALUES, HttpRequest
 from callgate.runtime.models.wire.keys import KeySource
 from callgate.runtime.models.wire.offered_tools import Tools, ToolTranslator
 from callgate.runtime.models.wire.provider_errors import beginning, error_message, parse_json, retry_delay
@@ -24,6 +25,10 @@ from callgate.runtime.models.wire.retry_policy import Retries, Timeouts, millise
 from callgate.runtime.models.wire.shapes import is_mapping
 from callgate.tools.arguments.hydration import HydrationResult, Repairer
 from callgate.tools.calls import ANONYMOUS, User
+from callgate.tools.naming import explain_arguments
+
+ModelInput: TypeAlias = Messages | Mapping[str, object]
+"""The input of a model: text, messages, or ``{"model": ..., "messages": ..., ...}`` with options of the wire."""
 
 _NOT_AN_API = frozenset({"text/html", "application/xhtml+xml", "application/xml", "text/xml"})
 
@@ -58,6 +63,7 @@ class Client(BaseClient):
 
     codec: Codec
 
+    @explain_arguments('Client(model="...", api_key=...), and base_url= for another server')
     def __init__(
         self,
         base_url: str | None = None,
@@ -85,14 +91,14 @@ class Client(BaseClient):
 
     async def reply(
         self,
-        messages: Messages,
+        messages: ModelInput,
         tools: Tools = (),
         *,
         user: User = ANONYMOUS,
         model: str | None = None,
         options: Mapping[str, object] | None = None,
     ) -> Reply:
-        """Return the model's whole answer.
+        """Return the model's whole answer to text, to messages, or to ``{"model": ..., "messages": ..., ...}``.
 
         Of a gate's *tools*, those that *user* may see are offered. *options* add to the options of the client.
 
@@ -106,7 +112,7 @@ class Client(BaseClient):
 
     async def tool_call(
         self,
-        input: Messages,
+        input: ModelInput,
         tools: Tools,
         *,
         user: User = ANONYMOUS,
@@ -116,7 +122,9 @@ class Client(BaseClient):
     ) -> list[HydrationResult]:
         """Offer the tools, and return the calls of the model's answer, hydrated and in order; no tool runs.
 
-        An invalid call, or a call of a tool that was not offered, is a failed result. Pass the results to ``gate.call``.
+        *input* may be ``{"model": ..., "messages": ..., ...}`` with options of the wire. An invalid call, or a call of a
+        tool that was not offered, is a failed result. Pass the results to ``gate.call``. ``result.tool`` is the instance
+        of a class tool with ``effect="read"`` that is given itself: its constructor has run, without a policy.
         *repair*, a plain or async function, is called at most once for each call.
 
         Raises:
@@ -130,12 +138,12 @@ class Client(BaseClient):
 
     async def stream(
         self,
-        messages: Messages,
+        messages: ModelInput,
         tools: Tools = (),
         *,
         user: User = ANONYMOUS,
         model: str | None = None,
-        options: Mapping[str, Any] | None = None,
+        options: Mapping[str, object] | None = None,
     ) -> AsyncGenerator[ReplyEvent, None]:
         """Stream the model's answer as events, of which ``Done`` is the last.
 
@@ -177,13 +185,14 @@ class Client(BaseClient):
 
     async def _build_request(
         self,
-        messages: Messages,
+        messages: ModelInput,
         translation: Translation | None,
         model: str | None,
         options: Mapping[str, object] | None,
         *,
         streamed: bool = False,
     ) -> HttpRequest:
+        messages, model, options = _parts_of(messages, model, options)
         merged = {**self._options, **(options or {})}
         request = self.codec.request(
             messages, translation, model=model or self.model, stream=streamed, options=merged or None
@@ -192,7 +201,7 @@ class Client(BaseClient):
 
     async def _reply(
         self,
-        messages: Messages,
+        messages: ModelInput,
         translation: Translation | None,
         model: str | None,
         options: Mapping[str, object] | None,
@@ -218,7 +227,7 @@ class Client(BaseClient):
         self, body: bytes, translation: Translation | None, status: int, scrubber: Scrubber
     ) -> list[ReplyEvent]:
         """The events of a response that is not streamed; none if the body is not one JSON object."""
-        value = parse_json(body)
+        value = None if has_more_values(body, MAX_VALUES) else parse_json(body)
         if not is_mapping(value) or value.get("done") is False:
             return []
         reply = self._reply_in(value, translation, status, scrubber)
@@ -258,6 +267,27 @@ class Client(BaseClient):
     def _log_lost(self, reply: Reply) -> None:
         if reply.ending is ReplyEnding.LOST:
             emit(LogEvent.ANSWER_LOST, provider=self.codec.name, problem=reply.problem, calls=len(reply.calls))
+
+
+def _parts_of(
+    given: ModelInput, model: str | None, options: Mapping[str, object] | None
+) -> tuple[Messages, str | None, Mapping[str, object] | None]:
+    """Split ``{"model": ..., "messages": ..., ...}`` into its parts; arguments of the method win over it.
+
+    Raises:
+        TypeError: the mapping has no messages, or it has tools, which are an argument of the method.
+    """
+    if not isinstance(given, Mapping):
+        return given, model, options
+    rest = dict(given)
+    messages: Any = rest.pop("messages", None)
+    if messages is None or "tools" in rest or "stream" in rest:
+        raise TypeError(
+            'the input of a model is text, messages, or {"model": ..., "messages": [...]} with options of the wire; '
+            'write {"messages": [message]} for one message, and give tools as the second argument'
+        )
+    named: Any = rest.pop("model", None)
+    return messages, model or named, {**rest, **(options or {})}
 
 
 def _with_endings(codec: Codec, endings: Mapping[str, str]) -> Codec:

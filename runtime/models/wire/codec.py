@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -13,7 +13,9 @@ from callgate.runtime.models.wire.names import WIRE_NAME, NameMap
 from callgate.runtime.models.wire.reply import Reply
 from callgate.runtime.models.wire.schema_views import Dropped, View, source
 from callgate.tools.calls import ToolCall, ToolResult
+from callgate.tools.declaring.declare import as_tool
 from callgate.tools.definition import ToolDefinition
+from callgate.tools.naming import did_you_mean
 from callgate.tools.values import digest
 
 
@@ -48,7 +50,7 @@ class TranslatedTool:
     ambiguous: frozenset[str] = frozenset()
     spelled: frozenset[str] = frozenset()
     fallback: str | None = None
-    schema: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
+    schema: Mapping[str, object] = field(default_factory=dict[str, object], repr=False)
     shortened: bool = False
 
 
@@ -68,7 +70,7 @@ class Translation:
         return self.tools.get(self.names.tool(wire_name))
 
 
-Messages: TypeAlias = str | Sequence[Mapping[str, Any]]
+Messages: TypeAlias = str | Sequence[Mapping[str, object]]
 """The conversation: one user message as text, or messages. A message has the wire's own form, or the simple form that
 every wire reads: ``{"role": "system" | "user" | "assistant", "content": str}``."""
 
@@ -97,7 +99,7 @@ class Codec(Protocol):
         """
         ...
 
-    def calls(self, response: Mapping[str, Any], translation: Translation | None = None) -> list[ToolCall]:
+    def calls(self, response: Mapping[str, object], translation: Translation | None = None) -> list[ToolCall]:
         """Read the tool calls of a whole response, in order.
 
         Unexpected content does not raise: entries that are not calls are ignored, and an error body has no calls. With
@@ -112,7 +114,7 @@ class Codec(Protocol):
         """Build the messages that give results to the model, in order; errors become text without values."""
         ...
 
-    def reply(self, response: Mapping[str, Any], translation: Translation | None = None) -> Reply:
+    def reply(self, response: Mapping[str, object], translation: Translation | None = None) -> Reply:
         """Read a whole response: its calls as ``calls`` reads them, its text, and the messages for the history.
 
         Unexpected content does not raise.
@@ -146,14 +148,14 @@ class Codec(Protocol):
 class ApprovalCodec(Protocol):
     """A codec whose provider asks the client to approve calls that it would run itself."""
 
-    def decision(self, item: Mapping[str, Any], approve: bool) -> dict[str, Any] | None:
+    def decision(self, item: Mapping[str, object], approve: bool) -> dict[str, object] | None:
         """Build the message that answers an item of ``Reply.waiting``; None if it does not ask for an approval."""
         ...
 
 
 def request_body(
     base: Mapping[str, Any], translation: Translation | None, options: Mapping[str, Any] | None
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Merge *base*, the tools and the options into a body; options override, and None removes a field.
 
     ``tools`` in the options are added to the gate's tools.
@@ -165,17 +167,51 @@ def request_body(
     return {key: value for key, value in merged.items() if value is not None}
 
 
-def as_messages(messages: Messages) -> list[dict[str, Any]]:
-    """Copy the messages to a list of dicts; text becomes one user message."""
+def as_messages(messages: Messages) -> list[dict[str, object]]:
+    """Copy the messages to a list of dicts; text becomes one user message.
+
+    Raises:
+        TypeError: the messages are not a list, or a message is not a mapping.
+        ValueError: a message has no role, or a role that no provider knows.
+    """
     if isinstance(messages, str):
         return [{"role": "user", "content": messages}]
+    if isinstance(messages, Mapping) or not isinstance(messages, Iterable):
+        raise TypeError(
+            f"messages are a list, not {type(messages).__name__}; write "
+            '[{"role": "user", "content": text}], or one text for the whole'
+        )
+    messages = list(messages)
+    for number, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            raise TypeError(
+                f"message {number} is of type {type(message).__name__}; write "
+                '{"role": "user", "content": text} for each message, or one text for the whole'
+            )
+        _check_role(number, message)
     return [dict(message) for message in messages]
+
+
+_ROLES = ("system", "developer", "user", "assistant", "tool", "function", "model")
+_MARKS = ("role", "type", "parts", "id")
+"""Members of which each message of a provider has one."""
+
+
+def _check_role(number: int, message: Mapping[str, object]) -> None:
+    """Refuse a message that the provider would refuse, or read as one of the user."""
+    if message.keys().isdisjoint(_MARKS):
+        raise ValueError(f'message {number} has no role; write {{"role": "user", "content": text}}')
+    role = message.get("role")
+    if message.keys() == {"role", "content"} and role not in _ROLES:
+        raise ValueError(
+            f'message {number} has the role {role!r}{did_you_mean(str(role), _ROLES[:4])}; write "user", "assistant" or "system"'
+        )
 
 
 _SYSTEM = ("system", "developer")
 
 
-def without_system(messages: list[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
+def without_system(messages: list[dict[str, Any]]) -> tuple[str, list[dict[str, object]]]:
     """Split messages into the text of simple system messages and the rest, for wires that send them apart."""
     system = [each for each in messages if each.get("role") in _SYSTEM and isinstance(each.get("content"), str)]
     return "\n\n".join(each["content"] for each in system), [each for each in messages if each not in system]
@@ -184,16 +220,17 @@ def without_system(messages: list[dict[str, Any]]) -> tuple[str, list[dict[str, 
 def translated(
     definitions: Sequence[ToolDefinition],
     view: Callable[[ToolDefinition], View],
-    shape: Callable[[ToolDefinition, str, View], dict[str, Any]],
+    shape: Callable[[ToolDefinition, str, View], dict[str, object]],
     legal: re.Pattern[str] = WIRE_NAME,
-    most: int | None = None,
+    maximum: int | None = None,
 ) -> Translation:
     """Build the result of ``Codec.translate``: *view* makes each schema, *shape* the tool in the wire's form.
 
-    *legal* matches the tool names that the wire accepts. *most* is the wire's limit on the characters of a description.
+    *legal* matches the tool names that the wire accepts. *maximum* is the wire's limit on the characters of a description.
     """
+    definitions = [one if isinstance(one, ToolDefinition) else as_tool(one).definition for one in definitions]
     names = NameMap.of((definition.name for definition in definitions), legal)
-    shaped: list[dict[str, Any]] = []
+    shaped: list[dict[str, object]] = []
     records: dict[str, TranslatedTool] = {}
     for definition in definitions:
         made = view(definition)
@@ -210,6 +247,6 @@ def translated(
             spelled=made.spelled,
             fallback=made.fallback,
             schema=source(definition) or {},
-            shortened=most is not None and len(definition.description or "") > most,
+            shortened=maximum is not None and len(definition.description or "") > maximum,
         )
     return Translation({"tools": shaped}, records, names)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
-from jiter import from_json
-
+from callgate.providers.http.bounded import has_more_values
 from callgate.runtime.models.wire.framing import Framing
+from callgate.runtime.models.wire.http_request import MAX_VALUES
 from callgate.runtime.models.wire.reply import CallReady, Done, Reply, ReplyEvent
+from callgate.tools.arguments.exact_json import exact_event, exact_loads
 
 
 class Fold(Protocol):
@@ -27,11 +27,11 @@ class Fold(Protocol):
     closed: bool
     lost: str | None
 
-    def add(self, chunk: dict[str, Any], events: list[ReplyEvent]) -> None:
+    def add(self, chunk: Mapping[str, object], events: list[ReplyEvent]) -> None:
         """Add a chunk, and append its deltas to *events*."""
         ...
 
-    def body(self) -> dict[str, Any]:
+    def body(self) -> dict[str, object]:
         """The body so far, in the form of a response that is not streamed."""
         ...
 
@@ -47,6 +47,7 @@ class Cut:
 SECOND = "a second answer begins inside the stream"
 OTHER_API = "a chunk of another API is inside the stream"
 GARBLED = "a piece of the stream is broken"
+TOO_MANY = "a piece of the stream has too many values"
 NO_ANSWER = "the body is no answer of this API"
 CUT = "the stream ended before its end mark"
 SAMPLE = 2048
@@ -61,7 +62,9 @@ class Decoder:
     broken JSON the response counts as cut.
     """
 
-    def __init__(self, fold: Fold, reply: Callable[[dict[str, Any], Cut | None], Reply], framing: Framing) -> None:
+    def __init__(
+        self, fold: Fold, reply: Callable[[Mapping[str, object], Cut | None], Reply], framing: Framing
+    ) -> None:
         self._fold = fold
         self._reply = reply
         self._framing = framing
@@ -108,8 +111,11 @@ class Decoder:
     def _add_payloads(self, payloads: Iterable[bytes], events: list[ReplyEvent]) -> None:
         add = self._fold.add
         for payload in payloads:
+            if len(payload) > MAX_VALUES and has_more_values(payload, MAX_VALUES):
+                self._fold.lost = self._fold.lost or TOO_MANY
+                continue
             try:
-                chunk = from_json(payload)
+                chunk = exact_event(payload)
             except ValueError:
                 self._add_unusual(payload.strip(), events)
                 continue
@@ -133,7 +139,7 @@ class Decoder:
                 self._fold.lost = self._fold.lost or GARBLED
             return
         try:
-            chunk = json.loads(payload.decode("utf-8", "replace"), strict=False)
+            chunk = exact_loads(payload.decode("utf-8", "replace"), strict=False)
         except (ValueError, RecursionError):
             lines = payload.split(b"\n")
             if len(lines) == 1:

@@ -7,6 +7,9 @@ from typing import Protocol
 
 import orjson
 
+from callgate.providers.http.bounded import has_more_values
+from callgate.runtime.models.wire.http_request import MAX_VALUES
+
 _BOM = b"\xef\xbb\xbf"
 _SPACE = b" \t\r\n"
 _KEPT = 256
@@ -109,6 +112,8 @@ class ServerEvents:
 
 def _as_error(payload: bytes) -> bytes:
     """Return the data of an event ``error`` as an object with a member ``error``."""
+    if has_more_values(payload, MAX_VALUES):
+        return payload  # the decoder refuses it
     try:
         value = orjson.loads(payload)
     except ValueError:

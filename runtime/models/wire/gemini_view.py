@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 
 from callgate.runtime.models.wire import schema_walk as walk
 from callgate.runtime.models.wire.reverse import choice_text
@@ -61,13 +61,13 @@ def openapi_view(definition: ToolDefinition) -> View:
     return View(made, dropped=tuple(dict.fromkeys(builder.dropped)), spelled=frozenset(builder.spelled), key=OPENAPI)
 
 
-def _respelled(node: dict[str, Any]) -> dict[str, Any]:
+def _respelled(node: dict[str, object]) -> dict[str, object]:
     """Rewrite a schema and its subschemas in place."""
     if "const" in node and "enum" not in node:
         node["enum"] = [node.pop("const")]
     for below in walk.subschemas(node):
         if isinstance(below, dict):
-            inner = cast("dict[str, Any]", below)
+            inner = cast("dict[str, object]", below)
             if "$ref" in inner and len(inner) > 1 and walk.asserted(inner) == {"$ref"}:
                 inner["anyOf"] = [{"$ref": inner.pop("$ref")}]
             _respelled(inner)
@@ -79,7 +79,7 @@ class _OpenAPI(Builder):
     recursive = False
     type_lists = False
 
-    def __init__(self, root: dict[str, Any]) -> None:
+    def __init__(self, root: dict[str, object]) -> None:
         super().__init__(root)
         self.spelled: set[str] = set()
         self.nodes = 0
@@ -99,28 +99,28 @@ class _OpenAPI(Builder):
             case _:
                 return word in _KEPT
 
-    def refer(self, node: object, where: str) -> dict[str, Any]:
+    def refer(self, node: object, where: str) -> dict[str, object]:
         return self.written(node, where)
 
-    def node(self, node: object, at: str) -> dict[str, Any]:
+    def node(self, node: object, at: str) -> dict[str, object]:
         self.nodes += 1
         if self.nodes > NODES:
             self.refuse(f"more than {NODES} nodes with inlined references", at)
         return super().node(node, at)
 
-    def either(self, branches: list[dict[str, Any]]) -> dict[str, Any]:
+    def either(self, branches: Sequence[Mapping[str, object]]) -> dict[str, object]:
         """Build a union; null becomes ``nullable`` instead of a branch."""
         real = [branch for branch in branches if branch.get("type") != "NULL"]
         if not real or len(real) == len(branches):
             return {"anyOf": branches} if real else dict(_NULL)
         return {**(real[0] if len(real) == 1 else {"anyOf": real}), "nullable": True}
 
-    def typed(self, here: Mapping[str, object], types: list[str], at: str) -> dict[str, Any]:
+    def typed(self, here: Mapping[str, object], types: list[str], at: str) -> dict[str, object]:
         if ("enum" in here or "const" in here) and not {"object", "array"} & set(types):
             return self.choice(here, types, at)
         return super().typed(here, types, at)
 
-    def choice(self, here: Mapping[str, object], types: list[str], at: str) -> dict[str, Any]:
+    def choice(self, here: Mapping[str, object], types: list[str], at: str) -> dict[str, object]:
         """Build a list of scalars as a list of text."""
         word = "const" if "const" in here else "enum"
         listed = walk.choices(here, types)
@@ -140,22 +140,25 @@ class _OpenAPI(Builder):
         lost = [name for name in here if name not in {"type", "enum", "const"} and walk.applies(name, types)]
         return self.described({"type": "STRING", "enum": texts, **null}, here, at, lost)
 
-    def plain(self, here: Mapping[str, Any], types: list[str], at: str) -> dict[str, Any]:
+    def plain(self, here: Mapping[str, object], types: list[str], at: str) -> dict[str, object]:
         if types == ["null"]:
             return dict(_NULL)
         kept = [word for word in here if word in _COPIED and walk.applies(word, types)]
-        made: dict[str, Any] = {"type": types[0].upper()}
+        made: dict[str, object] = {"type": types[0].upper()}
         made |= {word: here[word] for word in kept if self.keeps(word, here[word], types)}
         for word, (bound, step, closer) in _BOUNDS.items():
-            if word in here and self.keeps(word, here[word], types):
-                made[bound] = closer(int(here[word]) + step, made.get(bound, int(here[word]) + step))
+            value = here.get(word)
+            if isinstance(value, int | float) and self.keeps(word, value, types):
+                stated = made.get(bound)
+                limit = int(value) + step
+                made[bound] = closer(limit, stated) if isinstance(stated, int | float) else limit
         if types == ["object"] and "properties" in here:
-            made |= self.object(here, at)
+            made |= self.object_node(here, at)
         if types == ["array"]:
             made["items"] = self.item(here, at)
         return made
 
-    def object(self, here: Mapping[str, Any], at: str) -> dict[str, Any]:
+    def object_node(self, here: Mapping[str, object], at: str) -> dict[str, object]:
         declared = walk.properties(here)
         if odd := [name for name in declared if not PROPERTY.fullmatch(name)]:
             self.refuse(f"the property {odd[0]!r} has a name it does not take", at)

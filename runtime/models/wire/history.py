@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import jiter
 
@@ -17,7 +16,7 @@ _REFUSED = re.compile(r"[^A-Za-z0-9_-]")
 _MADE_ID = re.compile(r"call_[0-9]+_*")
 
 
-def arguments_object(arguments: object) -> dict[str, Any]:
+def arguments_object(arguments: object) -> dict[str, object]:
     """A call's arguments as an object, for an API that accepts nothing else; other values become an empty object.
 
     A model may write invalid JSON. The history then has a valid replacement; ``ToolCall.arguments`` has the original.
@@ -53,7 +52,7 @@ def legal_name(name: object) -> str:
     return _REFUSED.sub("_", text)[:64] or "unnamed"
 
 
-def without_nulls(fields: Mapping[str, object], *dropped: str) -> dict[str, Any]:
+def without_nulls(fields: Mapping[str, object], *dropped: str) -> dict[str, object]:
     """Copy the fields that are not None, without the *dropped* ones."""
     return {key: value for key, value in fields.items() if value is not None and key not in dropped}
 

@@ -11,7 +11,7 @@ import asyncio
 import sys
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, cast
@@ -19,10 +19,11 @@ from typing import Any, cast
 import httpx
 
 from callgate.errors import ModelError, RegistrationError, StreamCut
+from callgate.providers.http.bounded import MAX_NESTING, BodyRefused, BoundedBody
+from callgate.providers.http.decompression import ENCODINGS
+from callgate.providers.http.pace import Pace
 from callgate.providers.logs import LogEvent, emit
 from callgate.providers.scrubbing import Scrubber
-from callgate.runtime.call.leases import RELEASE_LIMIT, Carried
-from callgate.runtime.models.wire.decompression import ENCODINGS, Decompressor
 from callgate.runtime.models.wire.framing import ContentWatch
 from callgate.runtime.models.wire.http_request import HttpRequest
 from callgate.runtime.models.wire.provider_errors import error_body_message, one_line, retry_delay
@@ -34,6 +35,7 @@ from callgate.runtime.models.wire.retry_policy import (
     milliseconds,
     retry_after_seconds,
 )
+from callgate.runtime.pipeline.shield import under_shield
 
 MAX_RESPONSE = 32 * 1024 * 1024
 """Maximum size in bytes of a response that is not streamed, decompressed."""
@@ -73,13 +75,13 @@ class ProviderResponse:
     """A response with a success status, whose body is still to be read. ``failure`` is set if it breaks off."""
 
     __slots__ = (
+        "_body",
         "_content",
         "_deadline",
-        "_decompressor",
         "_idle",
-        "_left",
         "_library",
         "_loop",
+        "_pace",
         "_parts",
         "_quiet",
         "_read",
@@ -105,21 +107,27 @@ class ProviderResponse:
         media = response.headers.get("content-type", "").partition(";")[0].lower()
         self.media = one_line(media, sent.scrubber.text)[:100]
         self.failure: Failure | None = None
-        encoding = response.headers.get("content-encoding", "identity").strip().lower()
         read = response.is_stream_consumed  # by an event hook of *http*, which decompressed it as well
         # response.aiter_raw() closes the response at its end; a cancellation at that moment would leave it half closed
         self._parts: AsyncIterator[bytes] = response.aiter_bytes() if read else aiter(_stream(response))
-        self._decompressor = Decompressor() if encoding in ENCODINGS and not read else None
         self._response, self._library, self._scrubber = response, library, sent.scrubber
-        self._read, self._deadline, self._left = limits.read, deadline, max_bytes
+        self._read, self._deadline = limits.read, deadline
         self._idle = (limits.idle or limits.read) if sent.streamed else None
         self._quiet = 0.0  # seconds waited since the last content
         self._content = ContentWatch()
         self._loop = asyncio.get_running_loop()
         self.received = 0
-        self._timeout = RepeatedTimeout()
-        if encoding not in ENCODINGS and encoding != "identity":
-            self.failure = Failure("the response has an unexpected content encoding", self.status)
+        self._timeout, self._pace = RepeatedTimeout(), Pace()
+        try:
+            encoding = None if read else response.headers.get("content-encoding")
+            depth = (
+                None if sent.streamed or not response.is_success else MAX_NESTING
+            )  # each event is measured by itself
+            self._body = BoundedBody(
+                encoding, max_bytes, accepted=ENCODINGS, max_depth=depth, max_values=sent.max_values
+            )
+        except BodyRefused as refused:
+            self.failure = Failure(f"the response {refused}", self.status)
 
     async def read(self) -> bytes:
         """Return the next bytes, decompressed; none at the end, or if the response breaks off and ``failure`` is set."""
@@ -132,21 +140,19 @@ class ProviderResponse:
         )
         try:
             while not part and self.failure is None:
-                part = await self._timeout.wait(anext(self._parts), limit)
-                if self._decompressor is not None:
-                    part = self._decompressor.feed(part, self._left)
+                part = self._body.feed(await self._timeout.wait(anext(self._parts), limit))
+                await self._pace.turn()
         except StopAsyncIteration:
+            return b""
+        except BodyRefused as refused:
+            self.failure = Failure(f"the response {refused}", self.status)
             return b""
         except (TimeoutError, OSError, zlib.error, self._library.HTTPError, self._library.StreamError) as error:
             self.failure = _broken(error, self._library, self._scrubber, self.status)
             return b""
         if self._idle is not None:
             self._quiet = 0.0 if self._content.feed(part) else self._quiet + self._loop.time() - began
-        self._left -= len(part)
         self.received += len(part)
-        if self._left < 0:
-            self.failure = Failure("the response is too large", self.status)
-            return b""
         return part
 
     async def whole(self) -> bytes:
@@ -163,13 +169,8 @@ class ProviderResponse:
     async def close(self) -> None:
         """Close the response under a shield; if it was not read to its end, the connection closes too."""
         self._timeout.close()
-        closing = Carried(self._response.aclose(), limit=RELEASE_LIMIT)
-        try:
-            await closing.run()
-        except (self._library.HTTPError, OSError):
-            pass  # the connection is gone, which is the goal
-        if closing.held is not None:
-            raise closing.held
+        with suppress(self._library.HTTPError, OSError):  # the connection is gone, which is the goal
+            await under_shield(self._response.aclose())
 
 
 class Sender:

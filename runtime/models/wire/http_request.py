@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Self
 
 import orjson
 
 from callgate.providers.scrubbing import Scrubber
 
+MAX_VALUES = 250_000
+"""Maximum number of JSON values in a response, or in one event of a stream: they take about 30 MB."""
 _WHOLE = {"content-type": "application/json", "accept": "application/json", "accept-encoding": "gzip, deflate"}
 _STREAMED = {
     "content-type": "application/json",
@@ -21,17 +23,18 @@ _STREAMED = {
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """One request; ``scrubber`` removes its secrets from messages about it."""
+    """One request; ``scrubber`` removes its secrets from messages about it. Its response has at most ``max_values``."""
 
     url: str
     body: bytes = field(repr=False)
     headers: Mapping[str, str] = field(repr=False)
     scrubber: Scrubber = field(repr=False)
     streamed: bool = False
+    max_values: int = MAX_VALUES
 
     @classmethod
     def of(
-        cls, url: str, body: Mapping[str, Any], headers: Mapping[str, str], scrubber: Scrubber, *, streamed: bool
+        cls, url: str, body: Mapping[str, object], headers: Mapping[str, str], scrubber: Scrubber, *, streamed: bool
     ) -> Self:
         """Encode the body as JSON and add the headers for it; the given *headers* override them.
 

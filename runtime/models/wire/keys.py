@@ -6,11 +6,12 @@ import inspect
 import os
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, NoReturn, TypeAlias
+from typing import NoReturn, TypeAlias
 
 from callgate.errors import ModelError, RegistrationError
 from callgate.providers.redaction import Redactor
-from callgate.providers.scrubbing import SHORTEST_SECRET, Scrubber, spellings
+from callgate.providers.scrubbing import Scrubber
+from callgate.providers.spellings import SHORTEST_SECRET, spellings
 
 KeySource: TypeAlias = str | Callable[[], str | Awaitable[str]]
 """An API key, or a function that returns the current key; it is called for each request, and may be async."""
@@ -52,9 +53,10 @@ class Credentials:
         """
         key = self._key
         if key is not None and not isinstance(key, str):
-            made: Any = key()
-            key = await made if inspect.isawaitable(made) else made
-            problem = _problem(key) if isinstance(key, str) else f"is a {type(key).__name__}, not a text"
+            made: object = key()
+            made = await made if inspect.isawaitable(made) else made
+            key = made if isinstance(made, str) else ""
+            problem = _problem(key) if key is made else f"is a {type(made).__name__}, not a text"
             if problem:
                 raise ModelError(f"the function given as api_key returned an invalid key: it {problem}")
         sent = {} if key is None else {self._header: f"{self._prefix}{key}"}

@@ -30,10 +30,11 @@ class NameMap:
     def of(cls, tool_ids: Iterable[str], legal: re.Pattern[str] = WIRE_NAME) -> NameMap:
         """Make the map for these tools; *legal* matches the whole names that the provider accepts.
 
-        A generated name is legal for every wire: it starts with a letter or ``_``.
+        A generated name is legal for every wire: it starts with a letter or ``_``, and has at most 64 letters, digits, ``_``
+        and ``-``.
 
         Raises:
-            DefinitionError: two tools have the same id.
+            DefinitionError: two tools have the same id, or *legal* refuses a generated name.
         """
         ids = list(tool_ids)
         twice = sorted(name for name, times in Counter(ids).items() if times > 1)
@@ -41,7 +42,9 @@ class NameMap:
             raise DefinitionError(f"Duplicate tool names: {', '.join(twice)}")
         tools = {name: name for name in ids if legal.fullmatch(name)}
         for name in sorted(set(ids) - set(tools)):
-            tools[legal_tool_name(name, tools)] = name
+            if not legal.fullmatch(made := legal_tool_name(name, tools)):
+                raise DefinitionError(f"no name for the tool {name!r}: {made!r} is not legal either; rename the tool")
+            tools[made] = name
         wire_names = {tool: wire for wire, tool in tools.items()}
         return cls({name: wire_names[name] for name in ids}, tools)
 

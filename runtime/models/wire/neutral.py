@@ -6,14 +6,12 @@ fields of a definition (effect, tags, safety); ``ToolDefinition.to_dict`` has th
 
 from __future__ import annotations
 
-from typing import Any
-
 from callgate.tools.definition import ToolDefinition
 
 NEUTRAL_FIELDS = ("type", "name", "description", "parameters", "strict")
 
 
-def to_neutral(definition: ToolDefinition) -> dict[str, Any]:
+def to_neutral(definition: ToolDefinition) -> dict[str, object]:
     """Copy those of the five fields that the definition sets, ``parameters`` verbatim."""
     whole = definition.to_dict()
     return {name: whole[name] for name in NEUTRAL_FIELDS if name in whole}

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from callgate.runtime.models.wire.codec import Codec, Translation
-from callgate.tools.arguments.hydration import HydrationResult, Hydrator, Repairer, unknown
+from callgate.tools.arguments.hydration import HydrationResult, Hydrator, Repairer, unknown, with_instance
 from callgate.tools.calls import ToolCall, User
 from callgate.tools.declaring.declare import as_tool
 from callgate.tools.definition import ToolDefinition
@@ -121,7 +121,7 @@ def _by_gate(gate: ToolSource, definitions: Iterable[ToolDefinition], wire: str)
         if call.name not in offered:
             return gate.keep_hydration(unknown(call, wire))
         found = gate.hydrate(call, wire=wire)
-        return found if repair is None else await gate.repair(found, repair)
+        return with_instance(None, found if repair is None else await gate.repair(found, repair))
 
     return check
 
@@ -135,7 +135,7 @@ def _by_records(records: Iterable[ToolRecord], wire: str, *, compiled: bool) -> 
         if hydrator is None:
             return unknown(call, wire)
         found = hydrator.hydrate(call, wire)
-        return found if repair is None else await hydrator.repair(found, repair)
+        return with_instance(hydrator, found if repair is None else await hydrator.repair(found, repair))
 
     return check
 
@@ -155,4 +155,7 @@ async def _not_here(*_: object) -> object:
 
 def _validator(record: ToolRecord) -> Validator | None:
     schema = record.schema_of("parameters")
-    return None if schema is None else compile_schema(schema, trusted=record.trusted, formats=record.formats)
+    ready = record.validators.get("parameters")
+    if ready is not None:
+        return ready
+    return None if schema is None else compile_schema(schema, trusted=record.trusted, formats=record.formats_for(None))

@@ -6,10 +6,9 @@ import json
 import re
 from collections.abc import Callable, Mapping
 
-import jiter
-
 from callgate.runtime.models.wire.retry_policy import finite
 from callgate.runtime.models.wire.shapes import is_mapping, items, mapping
+from callgate.tools.arguments.exact_json import exact_json, exact_loads
 
 MAX_MESSAGE = 500
 """Characters of a provider's message that an error quotes."""
@@ -23,14 +22,14 @@ _MARKUP = re.compile(r"\s*<(?:!doctype|html|\?xml|head|body)", re.IGNORECASE)
 def parse_json(body: bytes) -> object:
     """Parse a body as JSON; None if it is not JSON.
 
-    jiter comes first because it keeps integers exact. The standard library accepts lone surrogates, which jiter refuses.
+    jiter comes first because it is faster. The standard library accepts lone surrogates, which jiter refuses.
     """
     try:
-        return jiter.from_json(body)
+        return exact_json(body)
     except ValueError:
         pass
     try:
-        return json.loads(body)
+        return exact_loads(body)
     except (ValueError, RecursionError):
         return None
 
@@ -50,8 +49,8 @@ def error_message(error: object, scrub: Callable[[str], str]) -> str:
     inner = mapping(body).get("error") or body
     if not is_mapping(inner):
         return one_line(inner if isinstance(inner, str) else _dumped(inner), scrub)
-    kind = next((inner[name] for name in ("code", "type", "status") if isinstance(inner.get(name), str)), "")
-    words = next((inner[name] for name in ("message", "detail", "msg") if isinstance(inner.get(name), str)), "")
+    kind = _first_text(inner, "code", "type", "status")
+    words = _first_text(inner, "message", "detail", "msg")
     return one_line(": ".join(filter(None, [kind, words or _dumped(inner)])), scrub)
 
 
@@ -67,6 +66,10 @@ def retry_delay(error: bytes | Mapping[str, object]) -> float | None:
     """
     found = _RETRY_DELAY.search(error.decode("utf-8", "replace") if isinstance(error, bytes) else _dumped(error))
     return finite(float(found[1])) if found else None
+
+
+def _first_text(fields: Mapping[str, object], *names: str) -> str:
+    return next((text for name in names if isinstance(text := fields.get(name), str)), "")
 
 
 def one_line(text: str, scrub: Callable[[str], str]) -> str:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
-
-import jiter
+from typing import NamedTuple
 
 from callgate.runtime.models.wire.codec import Translation, WireError
 from callgate.runtime.models.wire.history import arguments_text
 from callgate.runtime.models.wire.reverse import canonical_arguments
 from callgate.runtime.models.wire.shapes import is_mapping, items, mapping
+from callgate.tools.arguments.exact_json import exact_json, exact_text
 from callgate.tools.calls import ToolCall
 from callgate.tools.values import canonical
 
@@ -23,10 +22,10 @@ NO_REASON = "it has no stop reason"
 class RawCall(NamedTuple):
     """A call as the provider sent it; the fields are not validated. A tuple, because one is made for each call."""
 
-    name: Any
-    arguments: Any
-    id: Any
-    chunk: Any
+    name: object
+    arguments: object
+    id: object
+    chunk: object
     truncated: bool = False
     custom: bool = False
 
@@ -137,7 +136,8 @@ def wrapped_calls(call_id: object, arguments: object) -> list[tuple[str | None, 
     for number, use in enumerate(map(mapping, items(mapping(plain_arguments(arguments)).get("tool_uses"))), 1):
         name = text_or_empty(use.get("recipient_name")).removeprefix("functions.")
         own = f"{call_id}_{number}" if isinstance(call_id, str) and call_id else None
-        found.append((own, name, arguments_text(use.get("parameters"))))
+        given = use.get("parameters")
+        found.append((own, name, exact_text(given) or arguments_text(given)))
     return found
 
 
@@ -147,15 +147,15 @@ def plain_arguments(arguments: object) -> object:
         if not isinstance(arguments, str):
             break
         try:
-            arguments = jiter.from_json(arguments.encode("utf-8", "surrogatepass"))
+            arguments = exact_json(arguments.encode("utf-8", "surrogatepass"))
         except ValueError:
             break
     return arguments
 
 
-def _sent_once(arguments: Any) -> object:
+def _sent_once(arguments: object) -> object:
     """Text that is one JSON object twice in a row becomes that object: some servers send the arguments again in full."""
-    if arguments.__class__ is not str or len(arguments) < _TWO_OBJECTS or len(arguments) % 2:
+    if not isinstance(arguments, str) or len(arguments) < _TWO_OBJECTS or len(arguments) % 2:
         return arguments
     half = arguments[: len(arguments) // 2]
     once = half[0] == "{" and half[-1] == "}" and arguments.endswith(half) and isinstance(plain_arguments(half), dict)
@@ -164,7 +164,7 @@ def _sent_once(arguments: Any) -> object:
 
 def with_calls(
     parts: Sequence[object], found: Sequence[tuple[RawCall, ToolCall]]
-) -> list[tuple[Mapping[str, Any], ToolCall | None]]:
+) -> list[tuple[Mapping[str, object], ToolCall | None]]:
     """Pair each part of a response with the tool call in it, or None."""
     left = list(reversed(found))
     return [(mapping(part), left.pop()[1] if left and left[-1][0].chunk is part else None) for part in parts]
@@ -173,6 +173,8 @@ def with_calls(
 def _tool_call(call: RawCall, call_id: str, synthetic: bool, translation: Translation | None) -> ToolCall:
     name = wire_name = call.name if isinstance(call.name, str) else ""
     arguments = _sent_once(call.arguments)
+    if not isinstance(arguments, str):
+        arguments = exact_text(arguments) or arguments
     if translation is not None:
         tool = translation.names.tool(name) if not call.custom else f"custom tool {name}"  # no request offers one
         offered = translation.tools.get(tool)
@@ -196,7 +198,7 @@ def _takes_nothing(schema: Mapping[str, object]) -> bool:
     return schema.keys() <= _PLAIN_OBJECT and not schema.get("properties")
 
 
-def _ids(sent: Sequence[Any]) -> list[tuple[str, bool]]:
+def _ids(sent: Sequence[object]) -> list[tuple[str, bool]]:
     """An id for each call, with True if it was generated."""
     if len(sent) == 1 and sent[0] and isinstance(sent[0], str):
         return [(sent[0], False)]
@@ -204,11 +206,11 @@ def _ids(sent: Sequence[Any]) -> list[tuple[str, bool]]:
     kept: set[str] = set()
     made: list[tuple[str, bool]] = []
     for position, value in enumerate(sent, 1):
-        synthetic = not isinstance(value, str) or not value or value in kept
-        call_id = _free(f"call_{position}", taken) if synthetic else value
+        given = value if isinstance(value, str) and value not in kept else ""
+        call_id = given or _free(f"call_{position}", taken)
         kept.add(call_id)
         taken.add(call_id)
-        made.append((call_id, synthetic))
+        made.append((call_id, not given))
     return made
 
 

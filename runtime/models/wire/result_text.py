@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from callgate.tools.calls import ToolResult
 from callgate.tools.values import dump
@@ -25,13 +24,13 @@ def result_text(result: ToolResult) -> str:
     if result.ran_with is None:
         return text
     shown = {"output": result.output} if result.ok else json.loads(text)
-    told = dump(shown | {"ran_with": told_arguments(result)}).decode()
-    if not result.ok and len(told.encode()) > MAX_ERROR_BYTES:
+    text = dump(shown | {"ran_with": told_arguments(result)}).decode()
+    if not result.ok and len(text.encode()) > MAX_ERROR_BYTES:
         return dump(shown | {"ran_with": {"note": CHANGED}}).decode()
-    return told
+    return text
 
 
-def told_arguments(result: ToolResult) -> dict[str, Any]:
+def told_arguments(result: ToolResult) -> dict[str, object]:
     """The arguments of a call that ran with others than the model's, and a sentence that says so."""
     return {"note": CHANGED, "arguments": result.ran_with}
 
@@ -46,7 +45,7 @@ def _error_text(result: ToolResult) -> str:
     issues = list(error.issues[:MAX_SHOWN_ISSUES]) if error else []
     while True:
         shown = [{"pointer": issue.pointer, "expected": issue.expected} for issue in issues]
-        content: dict[str, Any] = {
+        content: dict[str, object] = {
             "code": error.code if error else result.outcome.value,
             "message": error.public if error else result.outcome.value,
             "issues": shown,

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 from callgate.errors import RegistrationError
+from callgate.providers.kinds import check_fields
 
 RETRIED = frozenset({408, 409, 429})
 """Statuses below 500 after which the same request is retried; all statuses from 500 on are."""
@@ -53,6 +54,7 @@ class Timeouts:
     idle: float | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self, RegistrationError)
         for limit in (self.connect, self.read, self.total, self.idle):
             if limit is not None and not limit > 0:
                 raise RegistrationError("a timeout in seconds must be above 0; None means no timeout")
@@ -80,7 +82,7 @@ class Retries:
         sleep, random, now: replacements for tests: sleeping, a random number from 0 to 1, seconds since the epoch.
 
     Raises:
-        RegistrationError: a number is below 0.
+        RegistrationError: a number is below 0, or a setting is of another type.
     """
 
     times: int = 2
@@ -92,6 +94,7 @@ class Retries:
     now: Callable[[], float] = time.time
 
     def __post_init__(self) -> None:
+        check_fields(self, RegistrationError)
         if not all(number >= 0 for number in (self.times, self.base, self.cap, self.max_retry_after)):
             raise RegistrationError("Retries: times, base, cap and max_retry_after must be at least 0")
 

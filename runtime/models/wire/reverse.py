@@ -11,6 +11,7 @@ import jiter
 
 from callgate.runtime.models.wire import schema_walk as walk
 from callgate.runtime.models.wire.shapes import is_list, is_mapping, items
+from callgate.tools.arguments.exact_json import loses_fraction
 from callgate.tools.schemas.engines.texts import is_of_type
 
 _EXACT, _PLAIN, _OPEN = "has every property", "lacks optional properties", "has undeclared properties"
@@ -18,8 +19,8 @@ _SLACKS = (_EXACT, _PLAIN, _OPEN)
 
 
 def canonical_arguments(
-    arguments: Any,
-    schema: Mapping[str, Any],
+    arguments: object,
+    schema: Mapping[str, object],
     nullable: AbstractSet[str],
     spelled: AbstractSet[str] = frozenset(),
 ) -> Any:
@@ -32,19 +33,20 @@ def canonical_arguments(
     if not nullable and not spelled:
         return arguments
     try:
-        text = isinstance(arguments, str)
-        value = _parsed(arguments) if text else arguments
+        value = _parsed(arguments) if isinstance(arguments, str) else arguments
         bare = _Reverse(schema, nullable, spelled).value(value, schema, "")
         if bare is value:
             return arguments
-        return json.dumps(bare, ensure_ascii=False, allow_nan=False) if text else bare
+        return json.dumps(bare, ensure_ascii=False, allow_nan=False) if isinstance(arguments, str) else bare
     except (ValueError, TypeError, RecursionError):
         return arguments
 
 
 def _parsed(text: str) -> object:
-    """Parse strict JSON: a duplicate key, NaN or great depth raises, so that dumping the value loses nothing."""
-    return jiter.from_json(text.encode(), catch_duplicate_keys=True, allow_inf_nan=False, cache_mode="none")
+    """Parse strict JSON: a duplicate key, NaN, great depth or a lost fraction raises, so that dumping loses nothing."""
+    if loses_fraction(data := text.encode()):
+        raise ValueError("a number has a fraction that a float loses")
+    return jiter.from_json(data, catch_duplicate_keys=True, allow_inf_nan=False, cache_mode="none")
 
 
 class _Reverse:
@@ -56,7 +58,7 @@ class _Reverse:
         self.spelled = spelled
         self.seen: dict[tuple[str, int, str], bool] = {}  # also cuts cycles, and keeps nested unions polynomial
 
-    def value(self, value: Any, node: Any, at: str) -> Any:
+    def value(self, value: object, node: object, at: str) -> object:
         """Return the converted value, or the same object if nothing changes."""
         if not is_mapping(value) and not is_list(value) and not (self.spelled and isinstance(value, str)):
             return value
@@ -68,12 +70,12 @@ class _Reverse:
             branch = self.branch(value, *found, at)
             return value if branch is None else self.value(value, *branch)
         if is_mapping(value):
-            return self.object(value, node, at)
+            return self.object_value(value, node, at)
         return self.array(value, node, at) if is_list(value) else value
 
-    def object(self, value: Mapping[str, Any], node: Mapping[str, Any], at: str) -> Mapping[str, Any]:
+    def object_value(self, value: Mapping[str, object], node: Mapping[str, object], at: str) -> Mapping[str, object]:
         declared = walk.properties(node)
-        bare: dict[str, Any] = {}
+        bare: dict[str, object] = {}
         changed = False
         for name, item in value.items():
             where = walk.below(at, "properties", name)
@@ -84,12 +86,12 @@ class _Reverse:
             changed = changed or bare[name] is not item
         return bare if changed else value
 
-    def array(self, value: Sequence[Any], node: Mapping[str, Any], at: str) -> Sequence[Any]:
+    def array(self, value: Sequence[object], node: Mapping[str, object], at: str) -> Sequence[object]:
         where = walk.below(at, "items")
         bare = [self.value(item, node.get("items"), where) for item in value]
         return bare if any(new is not old for new, old in zip(bare, value, strict=True)) else value
 
-    def branch(self, value: Any, keyword: str, branches: Sequence[Any], at: str) -> tuple[Any, str] | None:
+    def branch(self, value: object, keyword: str, branches: Sequence[object], at: str) -> tuple[object, str] | None:
         """The branch that the value fits most closely; the first one of several."""
         located = [(branch, walk.below(at, keyword, index)) for index, branch in enumerate(branches)]
         for slack in _SLACKS if self.spelled else _SLACKS[:2]:  # a view with added nulls has closed objects
@@ -98,7 +100,7 @@ class _Reverse:
                     return branch, where
         return None
 
-    def fits(self, value: Any, node: Any, at: str, slack: str) -> bool:
+    def fits(self, value: object, node: object, at: str, slack: str) -> bool:
         """True if the value has the shape of the node's view."""
         node, at = walk.resolve_chain(self.root, node, at)
         key = (at, id(value), slack)
@@ -107,7 +109,7 @@ class _Reverse:
             self.seen[key] = self._fits(value, node, at, slack)
         return self.seen[key]
 
-    def _fits(self, value: Any, node: Mapping[str, Any], at: str, slack: str) -> bool:
+    def _fits(self, value: object, node: Mapping[str, object], at: str, slack: str) -> bool:
         found = walk.union(node)
         if found:
             keyword, branches = found
@@ -127,7 +129,7 @@ class _Reverse:
         where = walk.below(at, "items")
         return all(self.fits(item, node.get("items"), where, slack) for item in items(value))
 
-    def _object_fits(self, value: Mapping[str, Any], node: Mapping[str, Any], at: str, slack: str) -> bool:
+    def _object_fits(self, value: Mapping[str, object], node: Mapping[str, object], at: str, slack: str) -> bool:
         declared = walk.properties(node)
         wanted = set(declared) if slack == _EXACT else set(walk.required(node))
         if not wanted <= value.keys() or not (slack == _OPEN or value.keys() <= set(declared)):

@@ -53,7 +53,7 @@ def has_no_schema(definition: ToolDefinition) -> bool:
     return not walk.asserted(source(definition) or {})
 
 
-def with_object_root(definition: ToolDefinition) -> dict[str, Any]:
+def with_object_root(definition: ToolDefinition) -> dict[str, object]:
     """Copy the schema to send, with the object root that every provider requires.
 
     For a tool without a schema it is an open object.
@@ -61,7 +61,7 @@ def with_object_root(definition: ToolDefinition) -> dict[str, Any]:
     schema = source(definition)
     if schema is None:
         return {"type": "object", "properties": {}, "additionalProperties": True}
-    root: dict[str, Any] = thaw(schema)
+    root: dict[str, object] = thaw(schema)
     root.setdefault("type", "object")
     return root
 

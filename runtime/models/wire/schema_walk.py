@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 from urllib.parse import unquote
 
 from callgate.runtime.models.wire.shapes import is_list, is_mapping, items, mapping
@@ -47,13 +46,13 @@ def asserted(node: Mapping[str, object]) -> set[str]:
 
 def declared_types(node: Mapping[str, object]) -> list[str]:
     """The declared types; empty if the node declares none."""
-    declared: Any = node.get("type")
+    declared: object = node.get("type")
     if isinstance(declared, str):
         return [declared]
     return [str(item) for item in items(declared)]
 
 
-def properties(node: Mapping[str, object]) -> Mapping[str, Any]:
+def properties(node: Mapping[str, object]) -> Mapping[str, object]:
     """The declared properties."""
     return mapping(node.get("properties"))
 
@@ -77,7 +76,7 @@ def subschemas(node: Mapping[str, object]) -> Iterator[object]:
         yield from mapping(node.get(word)).values()
 
 
-def union(node: Mapping[str, Any]) -> tuple[str, Sequence[Any]] | None:
+def union(node: Mapping[str, object]) -> tuple[str, Sequence[object]] | None:
     """``anyOf`` or ``oneOf`` and its branches, if the node asserts nothing else but a type."""
     keywords = asserted(node) - {"type"}
     if keywords not in ({"anyOf"}, {"oneOf"}):
@@ -95,12 +94,12 @@ def only_of_all(node: Mapping[str, object]) -> Mapping[str, object] | None:
     return branches[0] if is_mapping(branches[0]) else None
 
 
-def resolve(root: Mapping[str, object], reference: object) -> tuple[Any, str] | None:
+def resolve(root: Mapping[str, object], reference: object) -> tuple[object, str] | None:
     """The target of a local reference and its JSON Pointer; None if it is not local or has no target."""
     if not isinstance(reference, str) or not re.fullmatch(r"#(/.*)?", reference, re.DOTALL):
         return None
     at = unquote(reference[1:])
-    node: Any = root
+    node: object = root
     for part in at.split("/")[1:]:
         key = part.replace("~1", "/").replace("~0", "~")
         if is_mapping(node) and key in node:
@@ -125,16 +124,16 @@ def resolve_chain(root: Mapping[str, object], node: object, at: str) -> tuple[Ma
     return {}, at
 
 
-def choices(here: Mapping[str, object], types: Sequence[str]) -> list[Any]:
+def choices(here: Mapping[str, object], types: Sequence[str]) -> list[object]:
     """The values of these types in ``const`` or ``enum``."""
     listed = [here["const"]] if "const" in here else items(here.get("enum"))
     return [value for value in listed if is_of_type(value, types)]
 
 
-def types_of_values(here: Mapping[str, Any]) -> list[str]:
+def types_of_values(here: Mapping[str, object]) -> list[str]:
     """The types of the values in ``const`` or ``enum``; empty if one of them is an object or an array."""
     values = [here["const"]] if "const" in here else items(here.get("enum"))
-    names = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null"}
+    names: dict[type, str] = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null"}
     found = {names.get(type(value)) for value in values}
     return [] if None in found else sorted(name for name in found if name)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from typing import cast
 
 from callgate.runtime.models.wire import schema_walk as walk
 from callgate.runtime.models.wire.shapes import is_mapping, items, mapping
@@ -35,7 +35,7 @@ LARGE_ENUM = 250
 LARGE_ENUM_CHARACTERS = 15_000
 
 
-def kept(word: str, value: Any, types: Sequence[str]) -> bool:
+def kept(word: str, value: object, types: Sequence[str]) -> bool:
     """True if strict mode supports a keyword on a node of these types."""
     if word == "format":
         return isinstance(value, str) and value in _FORMATS
@@ -46,25 +46,25 @@ def kept(word: str, value: Any, types: Sequence[str]) -> bool:
     return word in _OBJECT or (word in _PLAIN and (word == "const" or not isinstance(value, bool)))
 
 
-def with_null(made: dict[str, Any]) -> dict[str, Any]:
+def with_null(made: dict[str, object]) -> dict[str, object]:
     """Allow null besides the node's values; the description stays outside of a union."""
     types: object = made.get("type")
     names = cast("list[str]", [types] if isinstance(types, str) else types or [])
     if names and not {"object", "array"} & set(names) and "enum" not in made and "const" not in made:
         return made if "null" in names else {**made, "type": [*names, "null"]}
     if "anyOf" in made:
-        return {**made, "anyOf": [*made["anyOf"], {"type": "null"}]}
+        return {**made, "anyOf": [*items(made["anyOf"]), {"type": "null"}]}
     bare = {word: value for word, value in made.items() if word != "description"}
-    outer = {"anyOf": [bare, {"type": "null"}]}
+    outer: dict[str, object] = {"anyOf": [bare, {"type": "null"}]}
     return {**outer, "description": made["description"]} if "description" in made else outer
 
 
-def over_limits(view: dict[str, Any]) -> str | None:
+def over_limits(view: Mapping[str, object]) -> str | None:
     """The first size limit that the view exceeds, or None. A level is an object within an object."""
     properties = values = characters = 0
     names = walk.properties({"properties": view.get("$defs")})
     characters += sum(map(len, names))
-    todo: list[tuple[Any, int]] = [(view, 0), *((node, 0) for node in names.values())]
+    todo: list[tuple[object, int]] = [(view, 0), *((node, 0) for node in names.values())]
     while todo:
         node, level = todo.pop()
         here = mapping(node)

@@ -7,7 +7,6 @@ them is offered without strict mode, and the reason is recorded.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from callgate.runtime.models.wire import schema_walk as walk
 from callgate.runtime.models.wire import strict_rules as rules
@@ -35,7 +34,7 @@ def openai_view(definition: ToolDefinition) -> View:
 
 
 class _Strict(Builder):
-    def __init__(self, root: dict[str, Any]) -> None:
+    def __init__(self, root: dict[str, object]) -> None:
         super().__init__(root)
         self.nullable: set[str] = set()
         self.ambiguous: set[str] = set()
@@ -50,21 +49,21 @@ class _Strict(Builder):
     def keeps(self, word: str, value: object, types: Sequence[str]) -> bool:
         return rules.kept(word, value, types)
 
-    def plain(self, here: Mapping[str, object], types: list[str], at: str) -> dict[str, Any]:
-        made: dict[str, Any] = {"type": types[0] if len(types) == 1 else types}
+    def plain(self, here: Mapping[str, object], types: list[str], at: str) -> dict[str, object]:
+        made: dict[str, object] = {"type": types[0] if len(types) == 1 else types}
         for word, value in here.items():
             if word not in rules.NESTED and walk.applies(word, types) and self.keeps(word, value, types):
                 made.setdefault(word, value)
         if types == ["object"]:
-            made |= self.object(here, at)
+            made |= self.object_node(here, at)
         if types == ["array"]:
             made["items"] = self.item(here, at)
         return made
 
-    def object(self, here: Mapping[str, Any], at: str) -> dict[str, Any]:
+    def object_node(self, here: Mapping[str, object], at: str) -> dict[str, object]:
         self.check_closed(here, at)
         needed = walk.required(here)
-        made: dict[str, Any] = {}
+        made: dict[str, dict[str, object]] = {}
         for name, node in walk.properties(here).items():
             where = walk.below(at, "properties", name)
             made[name] = self.node(node, where)
@@ -75,7 +74,7 @@ class _Strict(Builder):
                 made[name] = rules.with_null(made[name])
         return {"properties": made, "required": list(made), "additionalProperties": False}
 
-    def allows_null(self, node: Any, at: str) -> bool:
+    def allows_null(self, node: object, at: str) -> bool:
         """True if the canonical schema allows null here, so that a null must be kept."""
         if isinstance(node, bool):
             return node
@@ -85,7 +84,7 @@ class _Strict(Builder):
             self.nulls[at] = self._allows_null(here, at)
         return self.nulls[at]
 
-    def _allows_null(self, here: Mapping[str, Any], at: str) -> bool:
+    def _allows_null(self, here: Mapping[str, object], at: str) -> bool:
         def branches(keyword: str) -> list[bool]:
             listed = enumerate(items(here.get(keyword)))
             return [self.allows_null(item, walk.below(at, keyword, index)) for index, item in listed]

@@ -11,7 +11,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, NoReturn
+from typing import ClassVar, NoReturn
 
 from callgate.runtime.models.wire import schema_walk as walk
 from callgate.runtime.models.wire.schema_views import Dropped
@@ -38,10 +38,10 @@ class Builder(ABC):
     recursive: ClassVar[bool] = True  # a schema may refer to itself
     type_lists: ClassVar[bool] = True  # a scalar may have a list of types
 
-    def __init__(self, root: dict[str, Any]) -> None:
+    def __init__(self, root: dict[str, object]) -> None:
         self.root = root
         self.dropped: list[Dropped] = []
-        self.definitions: dict[str, dict[str, Any]] = {}
+        self.definitions: dict[str, dict[str, object]] = {}
         self.names: dict[str, str] = {}
         self.open: set[str] = {""}  # pointers being written: a reference to one is a recursion
 
@@ -50,14 +50,14 @@ class Builder(ABC):
         """True if the wire supports a keyword with this value on a node of these types."""
 
     @abstractmethod
-    def plain(self, here: Mapping[str, object], types: list[str], at: str) -> dict[str, Any]:
+    def plain(self, here: Mapping[str, object], types: list[str], at: str) -> dict[str, object]:
         """Build a node of these types, without its description."""
 
-    def either(self, branches: list[dict[str, Any]]) -> dict[str, Any]:
+    def either(self, branches: list[dict[str, object]]) -> dict[str, object]:
         """Build a choice of nodes."""
         return {"anyOf": branches}
 
-    def beside(self, made: dict[str, Any]) -> dict[str, Any]:
+    def beside(self, made: dict[str, object]) -> dict[str, object]:
         """Wrap the node if a description may not stand beside it."""
         return {"anyOf": [made]} if "$ref" in made else made
 
@@ -69,7 +69,7 @@ class Builder(ABC):
         """
         raise InexpressibleError(reason, at)
 
-    def top(self) -> dict[str, Any]:
+    def top(self) -> dict[str, object]:
         """Build the root, which must be one object, with the definitions that it references."""
         if "$ref" in self.root or walk.declared_types(self.root) != ["object"] or walk.union(self.root):
             self.refuse("the root is not one object", "")
@@ -79,7 +79,7 @@ class Builder(ABC):
             self.refuse("a schema too deep to respell", "")
         return {**made, "$defs": self.definitions} if self.definitions else made
 
-    def node(self, node: object, at: str) -> dict[str, Any]:
+    def node(self, node: object, at: str) -> dict[str, object]:
         """Build a node below the root."""
         here = mapping(node)
         if "$ref" in here:
@@ -96,7 +96,7 @@ class Builder(ABC):
             self.refuse("an untyped node", at)
         return self.typed(here, types, at)
 
-    def reference(self, reference: object, at: str) -> dict[str, Any]:
+    def reference(self, reference: object, at: str) -> dict[str, object]:
         """Build a local reference."""
         target = walk.resolve(self.root, reference)
         if target is None:
@@ -108,7 +108,7 @@ class Builder(ABC):
             self.refuse("a schema that refers to itself", at)
         return self.refer(node, where)
 
-    def refer(self, node: object, where: str) -> dict[str, Any]:
+    def refer(self, node: object, where: str) -> dict[str, object]:
         """Refer to a definition, which is built at its first reference."""
         if not where:
             return {"$ref": "#"}
@@ -120,17 +120,17 @@ class Builder(ABC):
             self.definitions[name] = self.written(node, where)
         return {"$ref": f"#/$defs/{self.names[where]}"}
 
-    def written(self, node: object, where: str) -> dict[str, Any]:
+    def written(self, node: object, where: str) -> dict[str, object]:
         """Build the target of a reference."""
         self.open.add(where)
         made = self.node(node, where)
         self.open.discard(where)
         return made
 
-    def union(self, here: Mapping[str, Any], keyword: str, branches: Sequence[Any], at: str) -> dict[str, Any]:
+    def union(self, here: Mapping[str, object], keyword: str, branches: Sequence[object], at: str) -> dict[str, object]:
         """Build ``anyOf`` or ``oneOf``; a type beside it moves into the branches."""
         outer = walk.declared_types(here)
-        made: list[dict[str, Any]] = []
+        made: list[dict[str, object]] = []
         for index, branch in enumerate(branches):
             where = walk.below(at, keyword, index)
             inner = walk.declared_types(mapping(branch))
@@ -143,7 +143,7 @@ class Builder(ABC):
             self.dropped.append(Dropped(at, keyword))  # exactly one becomes at least one
         return self.described(self.either(made), here, at, _without(here, keyword, "type"))
 
-    def typed(self, here: Mapping[str, object], types: list[str], at: str) -> dict[str, Any]:
+    def typed(self, here: Mapping[str, object], types: list[str], at: str) -> dict[str, object]:
         """Build a node that has types and no branches."""
         compound = bool({"object", "array"} & set(types))
         if compound and ("enum" in here or "const" in here):
@@ -157,7 +157,7 @@ class Builder(ABC):
         """The keywords of a node that affect these types and that the wire lacks."""
         return [word for word in here if walk.applies(word, types) and not self.keeps(word, here[word], types)]
 
-    def item(self, here: Mapping[str, object], at: str) -> dict[str, Any]:
+    def item(self, here: Mapping[str, object], at: str) -> dict[str, object]:
         """Build the items of an array, which must have one schema."""
         if "prefixItems" in here or not isinstance(here.get("items"), Mapping):
             self.refuse("an array of untyped items", at)
@@ -178,8 +178,8 @@ class Builder(ABC):
             self.refuse("a required property is not declared", at)
 
     def described(
-        self, made: dict[str, Any], here: Mapping[str, object], at: str, lost: Iterable[str]
-    ) -> dict[str, Any]:
+        self, made: dict[str, object], here: Mapping[str, object], at: str, lost: Iterable[str]
+    ) -> dict[str, object]:
         """Add the description, including the keywords that the node loses."""
         notes: list[str] = []
         for word in lost:
@@ -194,7 +194,7 @@ class Builder(ABC):
         text = str(here.get("description") or ("" if "title" in made else here.get("title")) or "")
         lost_words = "; ".join(notes)
         text = f"{text} ({lost_words})" if text and notes else text or lost_words
-        text = " ".join(filter(None, [text, made.get("description")]))
+        text = " ".join(filter(None, [text, str(made.get("description") or "")]))
         return {**self.beside(made), "description": text} if text else made
 
     def check_losable(self, here: Mapping[str, object], word: str, at: str) -> None:

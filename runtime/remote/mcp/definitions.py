@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from mcp.client.session import ClientSession
 from mcp_types import PaginatedRequestParams, Tool
@@ -15,24 +15,34 @@ from callgate.errors import DefinitionError, RegistrationError, SchemaRefused
 from callgate.runtime.models.wire.names import NameMap
 from callgate.runtime.remote.mcp.face import McpServer
 from callgate.tools.definition import Effect, ToolAnnotations, ToolDefinition
+from callgate.tools.schemas.allowance import SchemaAllowance, Spending
+from callgate.tools.schemas.engines.base import Validator
+from callgate.tools.schemas.engines.dialect import Role
+from callgate.tools.schemas.engines.raw import INPUT_LIMITS
+from callgate.tools.schemas.outside import compile_outside
 from callgate.tools.values import clip, deeper_than, pointer
+from callgate.tools.visible import INVISIBLE
 
 MAX_PAGES = 64
 """Maximum number of pages of one list."""
 MAX_DEPTH = 64
-"""Maximum depth of a schema before its anchors are resolved."""
+"""Maximum depth of a schema before its references to anchors are resolved."""
 TAG = "remote"
 """The tag of every tool of a remote server; those of one server also have ``remote:NAME``."""
 LONGEST_TEXT = 1_024
 
-_INVISIBLE = re.compile(r"[^\S\n]+|[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]")
+_INVISIBLE = re.compile(rf"[^\S\n]+|{INVISIBLE.pattern}")
+
+
+Admitted: TypeAlias = tuple[str, ToolDefinition, dict[Role, Validator]]
+"""The name of a tool at its server, its definition, and the validators of its schemas."""
 
 
 @dataclass(slots=True)
 class Found:
     """The admissible tools of a server, by their name in the gate, and the others with the reason."""
 
-    tools: dict[str, tuple[str, ToolDefinition]] = field(default_factory=dict[str, tuple[str, ToolDefinition]])
+    tools: dict[str, Admitted] = field(default_factory=dict[str, Admitted])
     refused: dict[str, str] = field(default_factory=dict[str, str])
 
 
@@ -65,35 +75,47 @@ async def read_tools(session: ClientSession, server: McpServer) -> list[Tool]:
 
 
 async def admit_tools(tools: list[Tool], server: McpServer) -> Found:
-    """Translate the definitions. Schemas are compiled in a thread: a bad one takes until its budget ends."""
+    """Translate the definitions, and compile their schemas in a thread, within one allowance for the server."""
+    # asyncio: the work has a budget of its own, and nothing waits for a thread that was left
+    return await asyncio.to_thread(_admitted, tools, server)
+
+
+def _admitted(tools: list[Tool], server: McpServer) -> Found:
     prefix = f"{server.name}_" if server.prefix is None else server.prefix
     found = Found()
     once = {tool.name: tool for tool in tools}
     if len(once) < len(tools):
         found.refused["*"] = "a name is there twice; the last definition counts"
     names = NameMap.of([prefix + name for name in once])
+    spending = Spending(SchemaAllowance(max_tools=server.max_tools), INPUT_LIMITS)
     for name, tool in once.items():
         try:
+            spending.check_time()
+            for schema in (tool.input_schema, tool.output_schema or {}):
+                spending.count(schema)
             definition = _definition(tool, names.wire(prefix + name), server)
-            # asyncio: the compiler has a budget of its own, and nothing waits for a thread that was left
-            await asyncio.to_thread(definition.verify, trusted=False)
+            validators = compile_outside(definition, None)
         except (DefinitionError, SchemaRefused) as error:
             found.refused[clip(name, 128)] = clip(str(error), 300)
         else:
-            found.tools[definition.name] = name, definition
+            found.tools[definition.name] = name, definition, validators
     return found
 
 
 def _definition(tool: Tool, name: str, server: McpServer) -> ToolDefinition:
+    if tool.execution is not None and tool.execution.task_support == "required":  # only version 2025-11-25 has it
+        raise DefinitionError(
+            "the server runs this tool as a task of version 2025-11-25 only; a gate supports tasks since version 2026-07-28"
+        )
     own = tool.annotations
     hints = ToolAnnotations() if own is None else ToolAnnotations.from_dict(own.model_dump(exclude_none=True))
     text = visible(tool.description) or visible(tool.title) or visible(tool.name)
     return ToolDefinition(
         name,
         f"[{server.name}] {text}",  # a reader and a model see whose text it is
-        _without_anchors(tool.input_schema),
+        _with_pointers(tool.input_schema),
         title=visible(tool.title) or None,
-        output_schema=None if tool.output_schema is None else _without_anchors(tool.output_schema),
+        output_schema=None if tool.output_schema is None else _with_pointers(tool.output_schema),
         effect=_effect(tool.name, hints, server),
         annotations=hints,
         tags={TAG, f"{TAG}:{server.name}"},
@@ -114,8 +136,8 @@ def _effect(name: str, hints: ToolAnnotations, server: McpServer) -> Effect | No
 # ---------------------------------------------------------------------- anchors
 
 
-def _without_anchors(schema: Mapping[str, object]) -> dict[str, Any]:
-    """Replace references to an ``$anchor`` of the document by JSON Pointers; schemas from outside may have no anchors.
+def _with_pointers(schema: Mapping[str, object]) -> dict[str, Any]:
+    """Replace references to an ``$anchor`` of the document by JSON Pointers: few models know anchors.
 
     Raises:
         DefinitionError: the schema nests too deep.
@@ -143,7 +165,7 @@ def _resolved(value: object, anchors: Mapping[str, str]) -> Any:
         return [_resolved(part, anchors) for part in value]
     if not isinstance(value, dict):
         return value
-    made = {key: _resolved(part, anchors) for key, part in value.items() if key != "$anchor"}
+    made = {key: _resolved(part, anchors) for key, part in value.items()}
     reference = made.get("$ref")
     if isinstance(reference, str) and reference.startswith("#") and reference[1:] in anchors:
         made["$ref"] = f"#{anchors[reference[1:]]}"

@@ -1,22 +1,24 @@
-"""The tools of a remote server in a gate: admitted, pinned, and kept in step with the server."""
+"""The tools of a remote server in a registry: admitted, pinned, and kept in step with the server."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from mcp.client.session import ClientSession
 
 from callgate.errors import CallgateError, RegistrationError
-from callgate.providers.logs import LogEvent, emit
-from callgate.runtime.gate import Gate
+from callgate.providers.logs import LogEvent, emit, log_warnings
 from callgate.runtime.remote.mcp.call import RemoteTool
-from callgate.runtime.remote.mcp.definitions import Found, admit_tools, read_tools
+from callgate.runtime.remote.mcp.definitions import Admitted, Found, admit_tools, read_tools
 from callgate.runtime.remote.mcp.face import McpServer
 from callgate.runtime.remote.mcp.owner import Owner
 from callgate.tools.client.pinning import ChangedTool, ToolPins
 from callgate.tools.definition import ToolDefinition
 from callgate.tools.record import Style, ToolRecord
+from callgate.tools.registry import ToolRegistry
+from callgate.tools.schemas.engines.base import Validator
+from callgate.tools.schemas.engines.dialect import Role
 
 SETTLES = 0.2
 """Seconds after a notification in which further ones are part of it: a burst of changes is one list."""
@@ -27,15 +29,16 @@ TENANT = ""
 class MountedServer:
     """See ``Mounted`` in ``face``."""
 
-    def __init__(self, server: McpServer, gate: Gate, pins: ToolPins) -> None:
-        self._server, self._gate, self._pins = server, gate, pins
+    def __init__(self, server: McpServer, registry: ToolRegistry, pins: ToolPins) -> None:
+        self._server, self._registry, self._pins = server, registry, pins
         self._owner = Owner(server, self._step, self._on_change)
-        self._known: dict[str, tuple[str, ToolDefinition]] = {}
+        self._known: dict[str, Admitted] = {}
         self._refused: dict[str, str] = {}
         self._changed: tuple[ChangedTool, ...] = ()
         self._again = asyncio.Event()
         self._one_at_a_time = asyncio.Lock()
         self._following: asyncio.Task[None] | None = None
+        self.on_closed: Callable[[], object] = lambda: None
 
     @property
     def is_up(self) -> bool:
@@ -44,8 +47,13 @@ class MountedServer:
 
     @property
     def tools(self) -> Mapping[str, str]:
-        """The names in the gate, each with the name at the server."""
-        return {name: remote for name, (remote, _) in self._known.items()}
+        """The names here, each with the name at the server."""
+        return {name: remote for name, (remote, _, _) in self._known.items()}
+
+    @property
+    def records(self) -> Sequence[ToolRecord]:
+        """The tools as they are now."""
+        return [self._registry.get(name) for name in self._known]
 
     @property
     def refused(self) -> Mapping[str, str]:
@@ -73,6 +81,7 @@ class MountedServer:
 
     async def close(self) -> None:
         """Disconnect, and remove the tools."""
+        self.on_closed()
         if self._following is not None:
             self._following.cancel()
             await asyncio.wait([self._following])
@@ -113,14 +122,15 @@ class MountedServer:
                 emit(LogEvent.PROVIDER_FAILED, provider=f"mcp:{self._server.name}", phase="list", error=error)
 
     async def _step(self, session: ClientSession) -> None:
-        """Bring the gate in step with the server."""
+        """Bring the registry in step with the server."""
         async with self._one_at_a_time:
             found = await admit_tools(await read_tools(session, self._server), self._server)
             await self._pin(found)
             gone = [name for name in self._known if name not in found.tools]
             fresh = {name: self._record(name, *one) for name, one in found.tools.items() if self._is_new(name, one[1])}
             try:
-                self._gate.exchange(fresh.values(), gone, replace=True)
+                for record in self._registry.exchange(fresh.values(), gone, replace=True):
+                    log_warnings(record.id, record.definition.lints)
             except CallgateError:  # one of them is refused: the others are exchanged without it
                 self._exchange_each(fresh, gone, found)
             self._known = found.tools
@@ -128,8 +138,8 @@ class MountedServer:
 
     async def _pin(self, found: Found) -> None:
         """Leave out what has changed, and names that the application or another server has."""
-        taken = [name for name in self._gate.registry.names if name not in self._known]
-        definitions = [definition for _, definition in found.tools.values()]
+        taken = [name for name in self._registry.names if name not in self._known]
+        definitions = [definition for _, definition, _ in found.tools.values()]
         seen = await self._pins.admit(TENANT, self._server.name, definitions, taken=taken)
         self._changed = seen.changed
         found.refused |= {one.tool: str(one) for one in seen.changed}
@@ -142,19 +152,24 @@ class MountedServer:
         known = self._known.get(name)
         return known is None or known[1].digest != definition.digest
 
-    def _record(self, name: str, remote: str, definition: ToolDefinition) -> ToolRecord:
+    def _record(
+        self, name: str, remote: str, definition: ToolDefinition, validators: dict[Role, Validator]
+    ) -> ToolRecord:
         def is_current() -> bool:
             return not self._is_new(name, definition)
 
         tool = RemoteTool(self._server, self._owner, remote, is_current)
-        return ToolRecord(definition, tool.call, Style.RECORD, trusted=False, resumable=True)
+        record = ToolRecord(definition, tool.call, Style.RECORD, trusted=False, resumable=True)
+        record.validators.update(validators)
+        return record
 
     def _exchange_each(self, fresh: Mapping[str, ToolRecord], gone: Iterable[str], found: Found) -> None:
         for name in gone:
             self._remove(name)
         for name, record in fresh.items():
             try:
-                self._gate.add(record, replace=name in self._known)
+                self._registry.add_validated(record, replace=name in self._known)
+                log_warnings(name, record.definition.lints)
             except CallgateError as error:
                 found.refused[name] = str(error)[:300]
                 found.tools.pop(name)
@@ -163,7 +178,7 @@ class MountedServer:
 
     def _remove(self, name: str) -> None:
         try:
-            self._gate.remove(name)
+            self._registry.remove(name)
         except CallgateError as error:  # a rule names the tool: it stays, and its calls end as ``remote_changed``
             self._refused[name] = str(error)[:300]
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, TypeAlias
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from typing import Any, Self, TypeAlias
 
 import anyio
 import httpx2
@@ -14,13 +15,17 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.client.stdio import get_default_environment
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
-from mcp_types import jsonrpc_message_adapter
+from mcp_types import CLIENT_CAPABILITIES_META_KEY, jsonrpc_message_adapter
 
+from callgate.providers.http.bounded import PIECE, BodyRefused, longest
+from callgate.providers.http.bounded_replies import bounded_transport
+from callgate.runtime.models.wire.message_memory import parse_bounded
 from callgate.runtime.remote.mcp.credentials import PerUser
 from callgate.runtime.remote.mcp.face import McpServer
+from callgate.runtime.remote.mcp.held_messages import HeldMessages
 
-MAX_MESSAGE = 32 * 1024 * 1024
-"""Maximum size of one message of a server, in bytes."""
+TASKS_EXTENSION = "io.modelcontextprotocol/tasks"
+"""The identifier of the extension for tasks, which client and server declare."""
 MAX_SILENCE = 600.0
 """Seconds that the response to a call may send nothing. The deadline of the call ends it earlier; in the handshake era the
 connection of a call that was given up stays open until the server answers, or for this time."""
@@ -29,6 +34,46 @@ GRACE = 2.0
 
 Streams: TypeAlias = tuple[Any, Any]
 """What is read and what is written. The SDK's own types of these are private."""
+
+
+class _Wrapped:
+    """A stream of the SDK with another one around it, which closes with it."""
+
+    def __init__(self, beneath: Any) -> None:
+        self._beneath = beneath
+
+    async def aclose(self) -> None:
+        """Close the stream."""
+        await self._beneath.aclose()
+
+    async def __aenter__(self) -> Self:
+        await self._beneath.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: object) -> bool | None:
+        left: bool | None = await self._beneath.__aexit__(*error)
+        return left
+
+
+class _Announcing(_Wrapped):
+    """The stream to a server, which makes the capabilities that the SDK announces those of a gate.
+
+    The SDK would announce pages to open and changes of roots, and no tasks: it has no part of its own for them.
+    """
+
+    async def send(self, item: SessionMessage, /) -> None:
+        """Send a message."""
+        params = getattr(item.message, "params", None) or {}
+        offered = (params.get("_meta") or {}).get(CLIENT_CAPABILITIES_META_KEY)
+        if offered is not None:  # each request since version 2026-07-28
+            offered.setdefault("extensions", {})[TASKS_EXTENSION] = {}
+        elif getattr(item.message, "method", None) == "initialize":
+            offered = params["capabilities"]
+        if offered is not None:
+            offered["elicitation"] = {"form": {}}
+            if "roots" in offered:
+                offered["roots"] = {}
+        await self._beneath.send(item)
 
 
 @asynccontextmanager
@@ -41,16 +86,16 @@ async def stdio(server: McpServer, on_lost: Callable[[], None]) -> AsyncGenerato
         stdout=asyncio.subprocess.PIPE,
         env={**get_default_environment(), **server.env},
         cwd=server.cwd,
-        limit=MAX_MESSAGE,
+        limit=PIECE,
         start_new_session=True,  # Ctrl-C is for this process; the server ends with its connection
     )
     received, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     write, to_send = anyio.create_memory_object_stream[SessionMessage](0)
     try:
         async with anyio.create_task_group() as group, received, read, write, to_send:
-            group.start_soon(_read_lines, process, received, on_lost)
+            group.start_soon(_read_lines, process, received, on_lost, server.max_memory)
             group.start_soon(_write_lines, process, to_send)
-            yield read, write
+            yield read, _Announcing(write)
             group.cancel_scope.cancel()
     finally:
         with anyio.CancelScope(shield=True):
@@ -61,19 +106,37 @@ async def _read_lines(
     process: asyncio.subprocess.Process,
     received: MemoryObjectSendStream[SessionMessage | Exception],
     on_lost: Callable[[], None],
+    max_memory: int,
 ) -> None:
-    """Pass the messages on. A line that is too long ends the connection: what follows it cannot be read."""
+    """Pass the messages on. A line that is too long, or takes too much memory, ends the connection."""
     assert process.stdout is not None
+    line: list[bytes] = []
+    size = 0
     try:
         async with received:
-            while True:
-                line = await process.stdout.readuntil(b"\n")
-                try:
-                    await received.send(SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False)))
-                except ValueError as error:
-                    await received.send(error)
-    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError, anyio.BrokenResourceError):
-        on_lost()
+            while size <= longest(max_memory) and (part := await process.stdout.read(PIECE)):
+                *ended, rest = part.split(b"\n")
+                for end in ended:
+                    line.append(end)
+                    message = _message(line, max_memory)
+                    await received.send(message)
+                    del message  # nothing is held while the reader waits
+                    size = 0
+                line.append(rest)
+                size += len(rest)
+    except (BodyRefused, ConnectionError, anyio.BrokenResourceError):
+        pass
+    on_lost()
+
+
+def _message(line: list[bytes], max_memory: int) -> SessionMessage | ValueError:
+    """Take the parts of a line, and parse them; a line that is no message is an error of its own."""
+    data = b"".join(line)
+    line.clear()
+    try:
+        return SessionMessage(jsonrpc_message_adapter.validate_python(parse_bounded(data, max_memory), by_name=False))
+    except ValueError as error:
+        return error
 
 
 async def _write_lines(process: asyncio.subprocess.Process, to_send: MemoryObjectReceiveStream[SessionMessage]) -> None:
@@ -114,47 +177,61 @@ async def _drained(process: asyncio.subprocess.Process) -> None:
 async def http(server: McpServer) -> AsyncGenerator[Streams]:
     """Connect to the endpoint of a server."""
     assert server.url is not None
+    held = HeldMessages(server.max_memory)
+    timeout = httpx2.Timeout(server.timeout, connect=server.connect_timeout)
     client = httpx2.AsyncClient(
         auth=PerUser(server.auth) if server.credential is not None else server.auth,
+        cookies=_cookies(server),
         headers={"accept-encoding": "identity", **server.headers},  # the limit holds for what is read
-        timeout=httpx2.Timeout(server.timeout, connect=server.connect_timeout),
-        transport=_LimitedTransport(),
+        timeout=timeout,
+        transport=bounded_transport(httpx2, httpx2.AsyncHTTPTransport(), held.max_bytes, reader=held.reader),
+        event_hooks={"request": [_limit_waits(timeout)]},
         trust_env=False,
     )
     async with (
         client,
-        streamable_http_client(server.url, http_client=client, max_sse_event_size=MAX_MESSAGE) as streams,
+        streamable_http_client(server.url, http_client=client, max_sse_event_size=held.max_bytes) as streams,
     ):
-        yield streams[0], streams[1]
+        yield _Swapping(streams[0], held), _Announcing(streams[1])
 
 
-class _LimitedTransport(httpx2.AsyncHTTPTransport):
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+class _Swapping(_Wrapped):
+    """The stream from a server: each stub on it becomes its message."""
+
+    def __init__(self, beneath: Any, held: HeldMessages) -> None:
+        super().__init__(beneath)
+        self._held = held
+
+    @property
+    def last_context(self) -> Any:
+        """The context of the sender, which the SDK restores."""
+        return self._beneath.last_context
+
+    async def receive(self) -> SessionMessage | Exception:
+        """Return the next message."""
+        return self._held.swapped(await self._beneath.receive())
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        return self._held.swapped(await anext(self._beneath))
+
+
+def _cookies(server: McpServer) -> CookieJar | None:
+    """Return the jar of a connection: users that share it must not get the cookies of each other, so it keeps none."""
+    return None if server.credential is None else CookieJar(DefaultCookiePolicy(allowed_domains=[]))
+
+
+def _limit_waits(limits: httpx2.Timeout) -> Callable[[httpx2.Request], Awaitable[None]]:
+    """Return the hook that gives the reply to a call its time; all other requests have the timeout of the server."""
+
+    async def limit(request: httpx2.Request) -> None:
+        given = request.extensions.get("timeout")
+        if given is None:  # an OAuth client makes its requests without the HTTP client, and they would wait forever
+            request.extensions["timeout"] = limits.as_dict()
         # A handshake server sees the method of a request in its body only; there, every POST is taken for a call.
-        if request.method == "POST" and request.headers.get("mcp-method", "tools/call") == "tools/call":
-            limits = request.extensions["timeout"]
-            request.extensions["timeout"] = limits | {"read": max(limits["read"], MAX_SILENCE)}
-        response = await super().handle_async_request(request)
-        if "content-encoding" in response.headers:
-            await response.aclose()
-            raise httpx2.ReadError("the response is compressed, although this was not accepted")
-        if not response.headers.get("content-type", "").startswith("text/event-stream"):  # the SDK limits each event
-            assert isinstance(response.stream, httpx2.AsyncByteStream)
-            response.stream = _LimitedStream(response.stream)
-        return response
+        elif request.method == "POST" and request.headers.get("mcp-method", "tools/call") == "tools/call":
+            request.extensions["timeout"] = given | {"read": max(given["read"], MAX_SILENCE)}
 
-
-class _LimitedStream(httpx2.AsyncByteStream):
-    def __init__(self, stream: httpx2.AsyncByteStream) -> None:
-        self._stream = stream
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        left = MAX_MESSAGE
-        async for part in self._stream:
-            left -= len(part)
-            if left < 0:
-                raise httpx2.ReadError("the response is too large")
-            yield part
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
+    return limit

@@ -61,7 +61,7 @@ class AnthropicFormat(WireFormat):
     def keeps_signatures(self, request: ModelRequest) -> bool:
         return True
 
-    def answer(self, turn: Turn, request: ModelRequest) -> dict[str, Any]:
+    def answer(self, turn: Turn, request: ModelRequest) -> dict[str, object]:
         return {
             **_head(request),
             "content": [_block(part) for part in turn.parts],
@@ -85,7 +85,7 @@ class AnthropicFormat(WireFormat):
         events.append(_event("message_delta", delta=ended, usage={"output_tokens": turn.usage.output or 0}))
         return [*events, _event("message_stop")]
 
-    def error(self, status: int, message: str) -> dict[str, Any]:
+    def error(self, status: int, message: str) -> dict[str, object]:
         return {"type": "error", "error": {"type": _ERRORS.get(status, "api_error"), "message": message}}
 
     def error_event(self, message: str, number: int) -> bytes:
@@ -106,7 +106,9 @@ def _message(message: Mapping[str, object], index: int) -> Message:
     require(first == sorted(first, reverse=True), f"{place}: tool_result blocks must come first")
     calls = tuple(_seen(block, place) for block in blocks if block["type"] == "tool_use")
     results = tuple(_result(block, place) for block in blocks if block["type"] == "tool_result")
-    thoughts = tuple(_thought(block, place) for block in blocks if block["type"].endswith("thinking"))
+    thoughts = tuple(
+        _thought(block, place) for block, kind in zip(blocks, kinds, strict=True) if kind.endswith("thinking")
+    )
     text = content if isinstance(content, str) else content_text([block for block in blocks if block["type"] == "text"])
     only_results = bool(results) and not text
     return Message("tool" if only_results else role, text, calls, results, thoughts)
@@ -137,7 +139,7 @@ def _tool(tool: Mapping[str, Any], index: int) -> OfferedTool:
     return OfferedTool(field(tool, "name", str, place), tool.get("description"), schema, tool.get("strict"))
 
 
-def _block(part: ContentPart) -> dict[str, Any]:
+def _block(part: ContentPart) -> dict[str, object]:
     if isinstance(part, Call):
         return {"type": "tool_use", "id": part.id, "name": part.tool, "input": part.value}
     if isinstance(part, Say):
@@ -147,18 +149,18 @@ def _block(part: ContentPart) -> dict[str, Any]:
     return {"type": "thinking", "thinking": part.text, "signature": part.signature}
 
 
-def _empty(part: ContentPart) -> dict[str, Any]:
+def _empty(part: ContentPart) -> dict[str, object]:
     block = _block(part)
-    empty: dict[str, Any] = {"text": "", "thinking": "", "signature": "", "input": {}}
+    empty: dict[str, object] = {"text": "", "thinking": "", "signature": "", "input": {}}
     return {key: empty.get(key, value) if key != "type" else value for key, value in block.items()}
 
 
-def _deltas(part: ContentPart) -> list[dict[str, Any]]:
+def _deltas(part: ContentPart) -> list[dict[str, object]]:
     if isinstance(part, Call):
         return [{"type": "input_json_delta", "partial_json": piece} for piece in ["", *pieces(part.written)]]
     if isinstance(part, Say):
         return [{"type": "text_delta", "text": piece} for piece in pieces(part.text)]
-    shown: list[dict[str, Any]] = [{"type": "thinking_delta", "thinking": piece} for piece in pieces(part.text)]
+    shown: list[dict[str, object]] = [{"type": "thinking_delta", "thinking": piece} for piece in pieces(part.text)]
     return (
         [*shown, {"type": "signature_delta", "signature": part.signature}] if isinstance(part, Think) and shown else []
     )
@@ -168,7 +170,7 @@ def _event(kind: str, **fields: object) -> bytes:
     return sse({"type": kind, **fields}, kind)
 
 
-def _head(request: ModelRequest) -> dict[str, Any]:
+def _head(request: ModelRequest) -> dict[str, object]:
     return {
         "id": f"msg_{request.number}",
         "type": "message",
@@ -178,7 +180,7 @@ def _head(request: ModelRequest) -> dict[str, Any]:
     }
 
 
-def _usage(usage: Usage) -> dict[str, Any]:
+def _usage(usage: Usage) -> dict[str, object]:
     """The usage; tokens read from the cache are counted apart from the other input."""
     cached = usage.cached or 0
     return {

@@ -6,10 +6,12 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TypeVar, overload
 
 from callgate.runtime.testing.model.requests import GivenResult, Message, OfferedTool, SeenCall
 from callgate.runtime.testing.model.script import Think, Turn
+
+T = TypeVar("T")
 
 
 class RequestRefused(Exception):
@@ -26,7 +28,15 @@ def require(fits: bool, reason: str) -> None:
         raise RequestRefused(reason)
 
 
-def field(body: Mapping[str, object], name: str, kind: type | tuple[type, ...], place: str = "") -> Any:
+@overload
+def field(body: Mapping[str, object], name: str, kind: type[T], place: str = "") -> T: ...
+
+
+@overload
+def field(body: Mapping[str, object], name: str, kind: tuple[type, ...], place: str = "") -> object: ...
+
+
+def field(body: Mapping[str, object], name: str, kind: type | tuple[type, ...], place: str = "") -> object:
     """The value of a required field of this type."""
     where = f"{place}.{name}" if place else name
     require(name in body, f"{where}: field required")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from callgate.runtime.models.wire.reading import text_or_none
 from callgate.runtime.models.wire.reply import Usage
 from callgate.runtime.models.wire.shapes import items, mapping
 from callgate.runtime.testing.model.checks import check_tools, field, pair_results, require
@@ -91,7 +92,7 @@ class GeminiFormat(WireFormat):
     def events(self, turn: Turn, request: ModelRequest) -> list[bytes]:
         """See ``WireFormat``. Without ``alt=sse`` a stream is one JSON array."""
         whole = self.answer(turn, request)
-        events: list[dict[str, Any]] = []
+        events: list[dict[str, object]] = []
         for part, splits in _parts(turn):
             if splits:
                 events += [
@@ -107,7 +108,7 @@ class GeminiFormat(WireFormat):
             return [sse(chunk) for chunk in events]
         return [f"{',' if index else '['}{json.dumps(chunk)}\n".encode() for index, chunk in enumerate(events)] + [b"]"]
 
-    def error(self, status: int, message: str) -> dict[str, Any]:
+    def error(self, status: int, message: str) -> dict[str, object]:
         return {"error": {"code": status, "message": message, "status": _STATUSES.get(status, "UNKNOWN")}}
 
     def error_event(self, message: str, number: int) -> bytes:
@@ -127,7 +128,9 @@ def _message(content: Mapping[str, Any], index: int) -> Message:
     require(not calls or role == "model", f"{place}: only the model calls functions")
     require(not results or role != "model", f"{place}: only the user gives function responses")
     signed = [part for part in parts if part.get("thoughtSignature") or part.get("thought")]
-    thoughts = tuple(SeenThought(None, part.get("thoughtSignature")) for part in signed if "functionCall" not in part)
+    thoughts = tuple(
+        SeenThought(None, text_or_none(part.get("thoughtSignature"))) for part in signed if "functionCall" not in part
+    )
     text = content_text([part for part in parts if not part.get("thought")])
     named = {"model": "assistant", "function": "tool"}.get(role, role)
     return Message("tool" if results and not text else named, text, calls, results, thoughts)
@@ -136,13 +139,15 @@ def _message(content: Mapping[str, Any], index: int) -> Message:
 def _seen(part: Mapping[str, Any], place: str) -> SeenCall:
     call = mapping(part["functionCall"])
     name = field(call, "name", str, f"{place}.function_call")
-    return SeenCall(name, mapping(call.get("args")), call.get("id"), part.get("thoughtSignature"))
+    return SeenCall(name, mapping(call.get("args")), text_or_none(call.get("id")), part.get("thoughtSignature"))
 
 
 def _result(response: object, place: str) -> GivenResult:
     given = mapping(response)
     name = field(given, "name", str, f"{place}.function_response")
-    return GivenResult(field(given, "response", dict, f"{place}.function_response"), given.get("id"), name)
+    return GivenResult(
+        field(given, "response", dict, f"{place}.function_response"), text_or_none(given.get("id")), name
+    )
 
 
 def _tools(tools: object) -> Iterator[OfferedTool]:
@@ -195,7 +200,9 @@ def _parts(turn: Turn) -> Iterator[tuple[dict[str, Any], bool]]:
         yield {"text": "", "thoughtSignature": signature}, False
 
 
-def _answer(request: ModelRequest, parts: list[dict[str, Any]], usage: Usage, **ended: str) -> dict[str, Any]:
+def _answer(
+    request: ModelRequest, parts: Sequence[Mapping[str, object]], usage: Usage, **ended: str
+) -> dict[str, object]:
     read, written, thought = usage.input or 0, usage.output or 0, usage.reasoning
     counted = without_none(
         promptTokenCount=read,

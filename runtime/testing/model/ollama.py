@@ -45,10 +45,10 @@ class OllamaFormat(WireFormat):
             pair_results(messages, together=False),
         )
 
-    def answer(self, turn: Turn, request: ModelRequest) -> dict[str, Any]:
+    def answer(self, turn: Turn, request: ModelRequest) -> dict[str, object]:
         if failed := _failed(turn):
             return {"error": failed}
-        message: dict[str, Any] = {"role": "assistant", "content": turn.text}
+        message: dict[str, object] = {"role": "assistant", "content": turn.text}
         if turn.reasoning:
             message["thinking"] = turn.reasoning
         if turn.calls:
@@ -63,7 +63,7 @@ class OllamaFormat(WireFormat):
             events.append(_line(request, {"role": "assistant", "content": ""}) | _end(turn))
         return [_framed(line) for line in events]
 
-    def error(self, status: int, message: str) -> dict[str, Any]:
+    def error(self, status: int, message: str) -> dict[str, object]:
         return {"error": message}
 
     def error_event(self, message: str, number: int) -> bytes:
@@ -102,7 +102,7 @@ def _failed(turn: Turn) -> str | None:
     return None
 
 
-def _call(call: Call, index: int) -> dict[str, Any]:
+def _call(call: Call, index: int) -> dict[str, object]:
     return {"id": call.id, "function": {"index": index, "name": call.tool, "arguments": call.value}}
 
 
@@ -118,17 +118,17 @@ def _messages(turn: Turn) -> Iterator[dict[str, Any]]:
             index += 1
 
 
-def _line(request: ModelRequest, message: dict[str, Any]) -> dict[str, Any]:
+def _line(request: ModelRequest, message: Mapping[str, object]) -> dict[str, object]:
     return {"model": request.model, "created_at": _CREATED_AT, "message": message, "done": False}
 
 
-def _end(turn: Turn) -> dict[str, Any]:
+def _end(turn: Turn) -> dict[str, object]:
     counted = {"prompt_eval_count": turn.usage.input or 0, "eval_count": turn.usage.output or 0}
     spent = {"total_duration": 3, "load_duration": 1, "prompt_eval_duration": 1, "eval_duration": 1}
     return {"done": True, "done_reason": turn.stop_reason(_STOP_REASONS), **counted, **spent}
 
 
-def _framed(line: dict[str, Any]) -> bytes:
+def _framed(line: Mapping[str, object]) -> bytes:
     return json.dumps(line).encode() + b"\n"
 
 

@@ -48,8 +48,8 @@ class ChatFormat(WireFormat):
             pair_results(messages, together=False),
         )
 
-    def answer(self, turn: Turn, request: ModelRequest) -> dict[str, Any]:
-        message: dict[str, Any] = {"role": "assistant", "content": turn.text or None, "refusal": None}
+    def answer(self, turn: Turn, request: ModelRequest) -> dict[str, object]:
+        message: dict[str, object] = {"role": "assistant", "content": turn.text or None, "refusal": None}
         if turn.reasoning:
             message["reasoning_content"] = turn.reasoning
         if turn.calls:
@@ -61,7 +61,7 @@ class ChatFormat(WireFormat):
         """See ``WireFormat``. The usage is sent only if the request has ``stream_options.include_usage``."""
         head = _head(request, "chat.completion.chunk")
 
-        def chunk(delta: dict[str, Any], finish: str | None = None) -> bytes:
+        def chunk(delta: Mapping[str, object], finish: str | None = None) -> bytes:
             choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
             return sse({**head, "choices": [choice]})
 
@@ -72,7 +72,7 @@ class ChatFormat(WireFormat):
             events.append(sse({**head, "choices": [], "usage": _usage(turn.usage)}))
         return [*events, b"data: [DONE]\n\n"]
 
-    def error(self, status: int, message: str) -> dict[str, Any]:
+    def error(self, status: int, message: str) -> dict[str, object]:
         return openai_error(status, message)
 
 
@@ -104,7 +104,7 @@ def _tool(tool: Mapping[str, object], index: int) -> OfferedTool:
     return OfferedTool(name, function.get("description"), mapping(function.get("parameters")), function.get("strict"))
 
 
-def _call(call: Call) -> dict[str, Any]:
+def _call(call: Call) -> dict[str, object]:
     return {"id": call.id, "type": "function", "function": {"name": call.tool, "arguments": call.written}}
 
 
@@ -124,11 +124,11 @@ def _deltas(turn: Turn) -> Iterator[dict[str, Any]]:
                 yield {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}
 
 
-def _head(request: ModelRequest, kind: str) -> dict[str, Any]:
+def _head(request: ModelRequest, kind: str) -> dict[str, object]:
     return {"id": f"chatcmpl-{request.number}", "object": kind, "created": CREATED, "model": request.model}
 
 
-def _usage(usage: Usage) -> dict[str, Any]:
+def _usage(usage: Usage) -> dict[str, object]:
     read, written = usage.input or 0, usage.output or 0
     return {
         "prompt_tokens": read,

@@ -53,7 +53,7 @@ class ResponsesFormat(WireFormat):
             conversation: tuple[Message, ...] = (Message("user", given),)
         else:
             conversation = pair_results(
-                _joined(_message(mapping(item), index) for index, item in enumerate(given)), together=False
+                _joined(_message(mapping(item), index) for index, item in enumerate(items(given))), together=False
             )
         tools = read_each(body.get("tools"), _tool)
         return ParsedRequest(
@@ -95,7 +95,7 @@ class ResponsesFormat(WireFormat):
         numbered = enumerate((f"response.{kind}", fields) for kind, fields in events)
         return [sse({"type": kind, "sequence_number": number, **fields}, kind) for number, (kind, fields) in numbered]
 
-    def error(self, status: int, message: str) -> dict[str, Any]:
+    def error(self, status: int, message: str) -> dict[str, object]:
         return openai_error(status, message)
 
     def error_event(self, message: str, number: int) -> bytes:
@@ -148,7 +148,7 @@ def _tool(tool: Mapping[str, Any], index: int) -> OfferedTool:
     return OfferedTool(name, tool.get("description"), mapping(tool.get("parameters")), tool.get("strict"))
 
 
-def _item(part: ContentPart, index: int, request: ModelRequest, status: str) -> dict[str, Any]:
+def _item(part: ContentPart, index: int, request: ModelRequest, status: str) -> dict[str, object]:
     place = f"{request.number}_{index}"
     if isinstance(part, Call):
         call = {"call_id": part.id, "name": part.tool, "arguments": part.written, "status": status}
@@ -162,18 +162,18 @@ def _item(part: ContentPart, index: int, request: ModelRequest, status: str) -> 
     return {"id": f"rs_{place}", "type": "reasoning", "summary": shown, **secret}
 
 
-def _emptied(item: dict[str, Any]) -> dict[str, Any]:
-    empty: dict[str, Any] = {"arguments": "", "content": [], "summary": []}
+def _emptied(item: Mapping[str, object]) -> dict[str, object]:
+    empty: dict[str, object] = {"arguments": "", "content": [], "summary": []}
     return {key: empty.get(key, value) for key, value in item.items()}
 
 
-def _item_events(part: ContentPart, of: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+def _item_events(part: ContentPart, of: Mapping[str, object]) -> list[tuple[str, dict[str, object]]]:
     if isinstance(part, Call):
         deltas = [("function_call_arguments.delta", {**of, "delta": piece}) for piece in pieces(part.written)]
         return [*deltas, ("function_call_arguments.done", {**of, "arguments": part.written, "name": part.tool})]
     if isinstance(part, Say):
         of = {**of, "content_index": 0}
-        shape: dict[str, Any] = {"type": "output_text", "annotations": [], "logprobs": []}
+        shape: dict[str, object] = {"type": "output_text", "annotations": [], "logprobs": []}
         return [
             ("content_part.added", {**of, "part": {**shape, "text": ""}}),
             *(("output_text.delta", {**of, "delta": piece, "logprobs": []}) for piece in pieces(part.text)),
@@ -191,7 +191,7 @@ def _item_events(part: ContentPart, of: dict[str, Any]) -> list[tuple[str, dict[
     ]
 
 
-def _head(request: ModelRequest) -> dict[str, Any]:
+def _head(request: ModelRequest) -> dict[str, object]:
     return {
         "id": f"resp_{request.number}",
         "object": "response",
@@ -209,7 +209,7 @@ def _head(request: ModelRequest) -> dict[str, Any]:
     }
 
 
-def _usage(usage: Usage) -> dict[str, Any]:
+def _usage(usage: Usage) -> dict[str, object]:
     read, written = usage.input or 0, usage.output or 0
     return {
         "input_tokens": read,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from callgate.runtime.testing.model.http import ScriptedResponse
 from callgate.runtime.testing.model.requests import ModelRequest
@@ -12,7 +11,9 @@ from callgate.runtime.testing.model.script import Fault, Turn
 from callgate.runtime.testing.model.wire_format import WireFormat
 
 
-def json_response(status: int, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> ScriptedResponse:
+def json_response(
+    status: int, body: Mapping[str, object], headers: Mapping[str, str] | None = None
+) -> ScriptedResponse:
     """A JSON response that is not streamed."""
     content = json.dumps(body).encode()
     return ScriptedResponse(status, {"content-type": "application/json", **(headers or {})}, (content,), len(content))

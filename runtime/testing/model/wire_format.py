@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 from callgate.runtime.models.wire.shapes import items, mapping
 from callgate.runtime.testing.model.requests import ModelRequest, ParsedRequest
@@ -40,7 +40,7 @@ class WireFormat(ABC):
         """
 
     @abstractmethod
-    def answer(self, turn: Turn, request: ModelRequest) -> dict[str, Any]:
+    def answer(self, turn: Turn, request: ModelRequest) -> dict[str, object]:
         """The body of a response that is not streamed."""
 
     @abstractmethod
@@ -48,7 +48,7 @@ class WireFormat(ABC):
         """The framed events of a streamed response."""
 
     @abstractmethod
-    def error(self, status: int, message: str) -> dict[str, Any]:
+    def error(self, status: int, message: str) -> dict[str, object]:
         """The body of an error response."""
 
     def error_event(self, message: str, number: int) -> bytes:
@@ -56,14 +56,14 @@ class WireFormat(ABC):
         return sse(self.error(500, message))
 
 
-def openai_error(status: int, message: str) -> dict[str, Any]:
+def openai_error(status: int, message: str) -> dict[str, object]:
     """The error body of OpenAI's two APIs."""
     kind = "server_error" if status >= 500 else "invalid_request_error"
     code = "rate_limit_exceeded" if status == 429 else None
     return {"error": {"message": message, "type": kind, "param": None, "code": code}}
 
 
-def read_each(values: object, read: Callable[[Mapping[str, Any], int], T]) -> list[T]:
+def read_each(values: object, read: Callable[[Mapping[str, object], int], T]) -> list[T]:
     """Read the objects of a list, each with its index."""
     return [read(mapping(value), index) for index, value in enumerate(items(values))]
 
@@ -97,6 +97,6 @@ def parse_if_text(arguments: object) -> object:
         return arguments
 
 
-def without_none(**fields: object) -> dict[str, Any]:
+def without_none(**fields: object) -> dict[str, object]:
     """A dict of the fields that are not None."""
     return {name: value for name, value in fields.items() if value is not None}

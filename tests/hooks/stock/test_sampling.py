@@ -12,7 +12,7 @@ import pytest
 from callgate import Gate, Hook, InvokeContext, User, on
 from callgate.errors import HookError
 from callgate.hooks.stock.sampling import sampled
-from tests.hooks.stock.records.auditing import asked, look
+from tests.world import asked, look
 
 
 class Denies(Hook):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import callgate.hooks
-from callgate import Effects, Gate, User, tool
+from callgate import Effects, Gate, InvokeContext, Stage, User, invoke_tool, tool
 from callgate.errors import HookError
 from callgate.hooks import (
     Audit,
@@ -33,10 +33,13 @@ from callgate.hooks import (
     Secrets,
     Timeout,
     Tracing,
+    by_stage,
     from_env,
 )
+from callgate.hooks.stages import RELEASE_OF
 from callgate.hooks.stock.options import OTHER_NAMES
 from callgate.stores import MemoryStore
+from tests.hooks.making import call, plan_of, record
 
 STOCK: list[Any] = [
     value
@@ -52,30 +55,96 @@ def own_settings(hook: type[Hook]) -> dict[str, inspect.Parameter]:
     return parameters
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: Audit("log"),
-        lambda: Authorize(roles={"manager"}),
-        lambda: Cache(60),
-        lambda: CircuitBreaker(5),
-        lambda: Concurrency(5),
-        lambda: Consent("mail:read"),
-        lambda: Deadline(30),
-        lambda: FeatureFlags({"callgate.search": True}),
-        lambda: Metrics(None),
-        lambda: OutputPolicy(10_000),
-        lambda: Quota("100/minute"),
-        lambda: Redact("password"),
-        RequireApproval,
-        lambda: Retry(3),
-        lambda: Secrets({"billing_key": from_env("BILLING_KEY")}),
-        lambda: Timeout(5),
-        lambda: Tracing(None),
-    ],
-)
+MAKERS: list[Any] = [
+    lambda: Audit("log"),
+    lambda: Authorize(roles={"manager"}),
+    lambda: Cache(60),
+    lambda: CircuitBreaker(5),
+    lambda: Concurrency(5),
+    lambda: Consent("mail:read"),
+    lambda: Deadline(30),
+    lambda: FeatureFlags({"callgate.search": True}),
+    lambda: Metrics(None),
+    lambda: OutputPolicy(10_000),
+    lambda: Quota("100/minute"),
+    lambda: Redact("password"),
+    RequireApproval,
+    lambda: Retry(3),
+    lambda: Secrets({"billing_key": from_env("BILLING_KEY")}),
+    lambda: Timeout(5),
+    lambda: Tracing(None),
+]
+"""Makes each stock hook with its main setting."""
+
+
+@pytest.mark.parametrize("make", MAKERS)
 def test_the_main_setting_comes_first_by_position(make: Any) -> None:
     assert isinstance(make(), Hook)
+
+
+def steps_of(*hooks: Any) -> list[tuple[str, str]]:
+    """The stages and the hooks of a plan, in running order."""
+    made = plan_of(record(), *hooks, provide={"billing_key": "secret"})
+    return [(str(step.stage), step.name) for _, _, step in made.steps()]
+
+
+@pytest.mark.parametrize("make", [one for one in MAKERS if one is not RequireApproval])
+def test_by_stage_lists_a_hook_under_all_of_its_stages(make: Any) -> None:
+    hook = make()
+    assert steps_of(by_stage(hook)) == steps_of(hook)
+
+
+@pytest.mark.parametrize("make", [one for one in MAKERS if one is not RequireApproval])
+def test_a_stock_hook_under_a_part_of_its_stages_is_refused(make: Any) -> None:
+    hook = make()
+    spread = by_stage(hook)
+    acquired = {RELEASE_OF[stage] for stage in spread if stage in RELEASE_OF}
+    for stage in spread:
+        part = {one: hooks for one, hooks in spread.items() if one is not stage}
+        if stage in acquired:  # its acquire stage enrolls it
+            assert steps_of(part) == steps_of(hook)
+        elif part:
+            with pytest.raises(HookError, match=f"{stage}.*by_stage"):
+                steps_of(part)
+
+
+async def test_a_cache_under_one_stage_alone_is_refused() -> None:
+    with pytest.raises(HookError, match=r"not listed under .*will_write_cache.*write by_stage\(cache\)"):
+        await invoke_tool(record(), {"n": 1}, global_hooks_by_stage={Stage.WILL_READ_CACHE: [Cache(60)]})
+
+
+async def test_a_cache_that_by_stage_spreads_answers_the_second_call() -> None:
+    ran: list[int] = []
+
+    async def doubles(n: int) -> int:
+        ran.append(n)
+        return 2 * n
+
+    tool = record(doubles)
+    hooks, ann = by_stage(Cache(60)), User("ann")
+    for _ in range(2):
+        assert await invoke_tool(tool, {"n": 1}, user=ann, global_hooks_by_stage=hooks) == 2
+    assert ran == [1]
+
+
+def test_by_stage_refuses_a_hook_without_a_stage() -> None:
+    with pytest.raises(HookError, match=r"Gate\(hooks=\[RequireApproval"):
+        by_stage(RequireApproval())
+
+
+async def test_a_hook_under_several_stages_asks_for_one_approval() -> None:
+    asked: list[str] = []
+
+    class Asks(Hook):
+        def will_authorize(self, ctx: InvokeContext) -> None: ...
+
+        def will_audit(self, ctx: InvokeContext) -> None: ...
+
+        def approval_for(self, ctx: InvokeContext) -> None:
+            asked.append(ctx.tool_id)
+
+    assert (await call(record(), by_stage(Asks()))).ok
+    assert asked == ["double"]
 
 
 @pytest.mark.parametrize("hook", STOCK)

@@ -6,12 +6,25 @@ import uuid
 
 from sqlalchemy import text
 
+from callgate import tool
 from callgate.hooks import AuditRow
 from callgate.hooks.stock.records.audit_chain import micros, row_hash
-from callgate.providers.stores.sql import SqlStore
+from callgate.providers.stores.sql.store import SqlStore
 from tests.providers.stores.backends import Backend
 
 KEY = "a signing key of the tests"
+
+
+@tool(effect="read")
+async def look(n: int) -> int:
+    """Look at a number."""
+    return n
+
+
+@tool(effect="irreversible", key=("n",))
+async def pay(n: int) -> int:
+    """Pay a number."""
+    return n
 
 
 def chained(

@@ -48,7 +48,7 @@ async def durable(
 
 @pytest.fixture(params=DURABLE)
 async def fresh(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[Backend]:
-    """A store of this test alone: a verification reads the whole log."""
+    """A store with rows of this test alone: a verification reads the whole log."""
     with place(request.param, tmp_path) as at:
         async with opened(request.param, at) as backend:
             yield backend

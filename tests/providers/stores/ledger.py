@@ -9,7 +9,7 @@ from typing import Any
 from callgate.providers.stores.base import Store
 from callgate.providers.stores.effects import OPEN_STATES, EffectRecord, EffectState, SuspensionRecord, SuspensionState
 from callgate.providers.stores.ledger_writes import Settlement
-from callgate.providers.stores.sql import SqlStore
+from callgate.providers.stores.sql.store import SqlStore
 from tests.providers.stores.backends import Backend
 
 CLAIMED, RUNNING, COMMITTED, NO_EFFECT, UNKNOWN = EffectState

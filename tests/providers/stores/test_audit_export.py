@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from callgate.errors import HookError, StoreConflict, StoreError
 from callgate.hooks import AuditFile, AuditOtlp, AuditRow, export_audit, prune_audit, read_audit_file, verify_rows
 from callgate.hooks.stock.records import audit_export
-from callgate.providers.stores.memory_audit import MemoryAudit
+from callgate.providers.stores.memory.audit import MemoryAudit
 from callgate.runtime.commands.audit import main as audit_command
 from tests.providers.stores.audit_log import KEY, chained
 from tests.providers.stores.backends import Backend, opened

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from callgate import Gate, User, tool
+from callgate import Gate, User
 from callgate.hooks import Audit, verify_audit
 from callgate.hooks.stock.records.audit_chain import row_hash
 from callgate.hooks.stock.records.audit_checkpoints import signed_checkpoint
@@ -16,28 +16,17 @@ from callgate.hooks.stock.records.audit_retention import prune_audit
 from callgate.providers.signing import SigningKeys
 from callgate.providers.stores.base import MAX_TIPS, CheckpointKind
 from callgate.providers.stores.ledger_writes import TippedAudit
-from callgate.providers.stores.memory import MemoryStore
-from callgate.providers.stores.memory_audit import MemoryAudit
-from callgate.providers.stores.sql_audit import SqlAudit
-from callgate.providers.stores.sql_batches import Batch
+from callgate.providers.stores.memory.audit import MemoryAudit
+from callgate.providers.stores.memory.store import MemoryStore
+from callgate.providers.stores.sql import batches as sql_batches
+from callgate.providers.stores.sql import batches_lite as sql_batches_lite
+from callgate.providers.stores.sql.audit import SqlAudit
 from tests.harness.gate_options import gate_options
-from tests.providers.stores.audit_log import KEY, chained, forge
+from tests.providers.stores.audit_log import KEY, chained, forge, look, pay
 from tests.providers.stores.backends import Backend
 
 GATES = 4
 STORES = pytest.mark.parametrize("fresh", ["memory", "sqlite-file", "postgresql"], indirect=True)
-
-
-@tool(effect="read")
-async def look(n: int) -> int:
-    """Look at a number."""
-    return n
-
-
-@tool(effect="irreversible", key=("n",))
-async def pay(n: int) -> int:
-    """Pay a number."""
-    return n
 
 
 @asynccontextmanager
@@ -99,8 +88,10 @@ async def test_control_without_links_a_removed_segment_is_not_noticed(
     async def none(*_given: Any) -> list[Any]:
         return []
 
-    for part, method in ((MemoryAudit, "tips"), (SqlAudit, "tips"), (Batch, "_tips")):
-        monkeypatch.setattr(part, method, none)
+    for part in (MemoryAudit, SqlAudit):
+        monkeypatch.setattr(part, "tips", none)
+    for module in (sql_batches, sql_batches_lite):
+        monkeypatch.setattr(module, "links", lambda *_: [])
     async with _gates(fresh, "look") as segments:
         for removed in segments[:-1]:
             await _remove(fresh, removed)

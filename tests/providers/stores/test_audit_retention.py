@@ -18,7 +18,7 @@ from callgate.hooks.stock.records import audit_retention
 from callgate.hooks.stock.records.audit_checkpoints import signed_checkpoint
 from callgate.providers.signing import SigningKeys
 from callgate.providers.stores.base import AuditStore, CheckpointKind
-from callgate.providers.stores.sql import SqlStore
+from callgate.providers.stores.sql.store import SqlStore
 from callgate.runtime.commands.audit import main as audit_command
 from tests.providers.stores.audit_log import KEY, chained, forge
 from tests.providers.stores.backends import Backend, opened

@@ -10,7 +10,7 @@ import pytest
 
 from callgate.errors import StoreConflict, StoreError, StoreUnsupported
 from callgate.providers.stores.base import AuditRow, AuditStore
-from callgate.providers.stores.redis import RedisStore
+from callgate.providers.stores.redis.store import RedisStore
 from tests.providers.stores.backends import Backend
 
 

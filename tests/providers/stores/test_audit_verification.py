@@ -16,11 +16,11 @@ from callgate.errors import HookError, RegistrationError
 from callgate.hooks import verify_audit
 from callgate.hooks.stock.records.audit_checkpoints import signed_checkpoint
 from callgate.providers.signing import SigningKeys
-from callgate.providers.stores import sql_audit_reading
 from callgate.providers.stores.base import CheckpointKind
-from callgate.providers.stores.sql import SqlStore
-from callgate.providers.stores.sql_audit import SqlAudit
-from callgate.providers.stores.sql_audit_reading import SqlAuditSnapshot
+from callgate.providers.stores.sql import audit_reading as sql_audit_reading
+from callgate.providers.stores.sql.audit import SqlAudit
+from callgate.providers.stores.sql.audit_reading import SqlAuditSnapshot
+from callgate.providers.stores.sql.store import SqlStore
 from callgate.runtime.commands.audit import main as audit_command
 from tests.providers.stores.audit_log import KEY, chained, forge
 from tests.providers.stores.backends import Backend, opened

@@ -9,7 +9,7 @@ import random
 import pytest
 
 from callgate.providers.stores.base import Limit
-from callgate.providers.stores.memory import MemoryStore
+from callgate.providers.stores.memory.store import MemoryStore
 from tests.providers.stores.backends import Backend
 
 HOUR = Limit(100, 3600.0)

@@ -11,9 +11,9 @@ import pytest
 from sqlalchemy import text
 
 from callgate.errors import StoreError
-from callgate.providers.stores import sql_kept
 from callgate.providers.stores.base import CacheEntry
-from callgate.providers.stores.sql_states import retried
+from callgate.providers.stores.sql import kept as sql_kept
+from callgate.providers.stores.sql.database.states import retried
 from tests.providers.stores.backends import Backend, opened, place
 
 KEYS, ROUNDS, WORKERS = 60, 12, 6
@@ -44,14 +44,14 @@ async def load(backend: Backend) -> list[BaseException]:
 
 async def test_drops_writes_and_sweeps_of_the_cache_never_deadlock(tmp_path: Path) -> None:
     """Issue 16 A5: 17 of 35 did."""
-    with place("postgresql", tmp_path) as where:
+    with place("postgresql", tmp_path, bare=True) as where:
         async with opened("postgresql", where) as backend:
             assert await load(backend) == []
 
 
 async def test_what_the_server_ended_because_of_others_runs_again(tmp_path: Path) -> None:
     """Issue 16 A5: two transactions that lock two rows in opposite orders, one of which the server ends."""
-    with place("postgresql", tmp_path) as where:
+    with place("postgresql", tmp_path, bare=True) as where:
         async with opened("postgresql", where) as backend:
             database: Any = backend.store._database  # type: ignore[attr-defined]
             await database.write(text("CREATE TABLE rows (id INT PRIMARY KEY, n INT)"), {})
@@ -93,16 +93,16 @@ async def test_statements_that_lock_in_any_order_are_found_out(tmp_path: Path, m
     async def once(work: Any) -> Any:
         return await work()
 
-    monkeypatch.setattr("callgate.providers.stores.sql_database.retried", once)
+    monkeypatch.setattr("callgate.providers.stores.sql.database.database.retried", once)
     monkeypatch.setattr(
-        "callgate.providers.stores.sql_database._SWEEP_POSTGRES", "DELETE FROM {table} WHERE {condition}"
+        "callgate.providers.stores.sql.database.schema._SWEEP_POSTGRES", "DELETE FROM {table} WHERE {condition}"
     )
     monkeypatch.setattr(
         sql_kept,
         "_DROP_TAGS",
         "DELETE FROM callgate_cache WHERE tenant = :tenant AND key IN (SELECT key FROM callgate_cache_tags WHERE tenant = :tenant AND tag IN :tags) RETURNING stale_until -- {lock}",
     )
-    with place("postgresql", tmp_path) as where:
+    with place("postgresql", tmp_path, bare=True) as where:
         async with opened("postgresql", where) as backend:
             for _ in range(20):  # 1 or 2 of 12 rounds do
                 if any("deadlock" in str(one) for one in await load(backend)):

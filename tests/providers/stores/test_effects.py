@@ -13,9 +13,9 @@ import pytest
 
 from callgate.errors import StoreUnsupported
 from callgate.providers.stores.effects import OLDEST, EffectRecord, EffectState
-from callgate.providers.stores.memory import MemoryStore
-from callgate.providers.stores.redis import RedisStore
-from callgate.providers.stores.sql import SqlStore
+from callgate.providers.stores.memory.store import MemoryStore
+from callgate.providers.stores.redis.store import RedisStore
+from callgate.providers.stores.sql.store import SqlStore
 from tests.providers.stores.backends import DURABLE, Backend, made
 from tests.providers.stores.conftest import Places, at
 from tests.providers.stores.ledger import (

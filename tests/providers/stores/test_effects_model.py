@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from callgate.errors import StoreError
 from callgate.providers.stores.base import Store
 from callgate.providers.stores.effects import ENDED_STATES, OPEN_STATES, EffectState
-from callgate.providers.stores.sql import SqlStore
+from callgate.providers.stores.sql.store import SqlStore
 from tests.providers.stores.backends import opened, place
 from tests.providers.stores.ledger import CLAIMED, RUNNING, Grouped, Model, effect, empty
 

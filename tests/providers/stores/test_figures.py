@@ -14,7 +14,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from callgate import Effects, Gate, Hook, User, tool
 from callgate.hooks import Audit, Metrics
 from callgate.providers.stores.effects import Alias, EffectState
-from callgate.providers.stores.sql import SqlStore
+from callgate.providers.stores.sql.store import SqlStore
 from callgate.runtime.commands import stores
 from callgate.stores import JobState, StoreFigures
 from tests.harness.gate_options import gate_options

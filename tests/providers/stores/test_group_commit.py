@@ -94,6 +94,41 @@ async def test_a_batch_has_a_limit_and_the_order_stays() -> None:
     assert database.batches == [["a", "b"], ["c", "d"], ["e"]]
 
 
+@pytest.mark.parametrize("withdraw", [True, False], ids=["claims", "outcomes"])
+async def test_the_callers_of_a_transaction_go_on_a_few_at_a_time(withdraw: bool) -> None:
+    """Issue 34, 5: what follows a claim is a tool and its output; 200 in one turn stopped the loop for seconds."""
+    database, number = Database(), 200
+    group, gone_on = database.group(), list[int]()
+
+    async def caller(name: str) -> None:
+        await group.put(name, name, withdraw=withdraw)
+        gone_on[-1] += 1
+
+    callers = [asyncio.ensure_future(caller(f"n{each}")) for each in range(number)]
+    await turns()
+    database.gate.set()
+    while not all(one.done() for one in callers):
+        gone_on.append(0)
+        await asyncio.sleep(0)
+    assert sum(gone_on) == number
+    assert max(gone_on) <= 16
+
+
+async def test_callers_whose_changes_are_written_hear_it_also_when_the_writer_is_stopped() -> None:
+    """A result that is known is never lost between two turns."""
+    database = Database()
+    group = database.group()
+    puts = [put(group, f"n{each}") for each in range(100)]
+    await turns()
+    database.gate.set()
+    await puts[0]
+    assert not puts[-1].done()
+    writer = group._task
+    assert writer is not None
+    writer.cancel()
+    assert await asyncio.gather(*puts) == [f"did n{each}" for each in range(100)]
+
+
 async def test_changes_of_one_key_are_never_in_one_transaction_and_stay_in_order() -> None:
     """Issue 16 A2: PostgreSQL refuses a statement that changes a row twice."""
     database = Database()

@@ -14,10 +14,11 @@ from sqlalchemy import event
 from sqlalchemy import text as sql_text
 
 from callgate.errors import StoreConflict, StoreError
-from callgate.providers.stores import sql_batches, sql_jobs
-from callgate.providers.stores.sql import SqlStore
-from callgate.providers.stores.sql_job_batches import of_many
-from callgate.providers.stores.sql_statements import Statement
+from callgate.providers.stores.sql import batches as sql_batches
+from callgate.providers.stores.sql import job_statements as sql_job_statements
+from callgate.providers.stores.sql.database.statements import Statement
+from callgate.providers.stores.sql.job_batches import of_many
+from callgate.providers.stores.sql.store import SqlStore
 from tests.providers.stores.backends import Backend, opened, place
 from tests.providers.stores.job_rows import DONE, QUEUED, RUNNING, found_in, job
 from tests.providers.stores.test_jobs_plans import MANY, NOW, Ask, costs, fill, grown, run
@@ -206,8 +207,8 @@ async def test_many_changes_read_no_more_rows_in_a_large_table(tmp_path: Path) -
     ]
     (given,) = Statement.parameters(values)
     asks: dict[str, Ask] = {
-        "take": lambda jobs: _sent(jobs, of_many(sql_jobs._TAKE_MANY), given),
-        "end": lambda jobs: _sent(jobs, of_many(sql_jobs._END_MANY), given),
+        "take": lambda jobs: _sent(jobs, of_many(sql_job_statements.TAKE_MANY), given),
+        "end": lambda jobs: _sent(jobs, of_many(sql_job_statements.END_MANY), given),
         "all": lambda jobs: _sent(
             jobs, "SELECT count(mac) FROM callgate_jobs WHERE CAST(:given AS text) <> mac", given
         ),

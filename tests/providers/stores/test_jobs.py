@@ -43,6 +43,19 @@ def free_since(state: JobState, at: float) -> dict[str, Any]:
 # ---------------------------------------------------------------------- what is kept
 
 
+async def test_what_is_queued_for_a_user_is_counted_up_to_a_limit(queue: Backend) -> None:
+    """Queued jobs of this user and tenant only."""
+    jobs, tenant, now = queue.store.jobs, queue.tenant, queue.now()
+    for number in range(4):
+        await jobs.add(tenant, replace(job(now, f"j{number}"), user="eve"))
+    for state in (RUNNING, INPUT_REQUIRED, *FINAL_STATES):
+        await jobs.add(tenant, replace(job(now, f"{state}"), user="eve", **free_since(state, now)))
+    await jobs.add(tenant, replace(job(now, "other user"), user="ann"))
+    await jobs.add(tenant + "2", replace(job(now, "other tenant"), user="eve"))
+    assert [await jobs.count_queued(tenant, "eve", limit) for limit in (10, 3)] == [4, 3]
+    assert await jobs.count_queued(tenant, "ann", 10) == 1
+
+
 async def test_every_fact_of_a_job_comes_back(queue: Backend) -> None:
     """Contract I3."""
     jobs, tenant, now = queue.store.jobs, queue.tenant, queue.now()

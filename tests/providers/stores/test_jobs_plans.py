@@ -9,10 +9,10 @@ from typing import Any, TypeAlias
 import pytest
 from sqlalchemy import event, text
 
-from callgate.providers.stores import sql_jobs
 from callgate.providers.stores.jobs import JobStore
-from callgate.providers.stores.memory import MemoryStore
-from callgate.providers.stores.sql import SqlStore
+from callgate.providers.stores.memory.store import MemoryStore
+from callgate.providers.stores.sql import job_statements as sql_job_statements
+from callgate.providers.stores.sql.store import SqlStore
 from tests.providers.stores.backends import opened, place
 from tests.providers.stores.job_rows import DEAD, DONE, job
 
@@ -22,7 +22,7 @@ Ask: TypeAlias = Callable[[JobStore], Awaitable[Any]]
 # Of each eight: two may run in one queue and one in another, two are for later and come first then, one is running, one
 # is over, and one has been put back for later. A third of them was told to an engine.
 FILL = """
-INSERT INTO callgate_jobs (tenant, version, id, tool, person, body, mac, made_at, run_at, queue, priority, most, state,
+INSERT INTO callgate_jobs (tenant, version, id, tool, person, body, mac, made_at, run_at, queue, priority, max_attempts, state,
     attempts, token, owner, lease_until, sent_at, ended_at)
 SELECT 't' || (n % 7), 1, 'j' || n, 'tool', 'ann', body, 'mac', n, CASE WHEN n % 8 IN (3, 4, 7) THEN 1e9 ELSE 5 + n END,
     CASE n % 8 WHEN 2 THEN 'other' ELSE 'default' END, CASE WHEN n % 8 IN (3, 4) THEN 9 ELSE 0 END, 5,
@@ -185,7 +185,8 @@ async def test_a_taking_that_reads_all_that_waits_is_found_out(
 ) -> None:
     """The control: the obvious statement."""
     plain = "(SELECT id FROM callgate_jobs WHERE free_at <= :now ORDER BY priority DESC, free_at, made_at LIMIT 1)"
-    monkeypatch.setitem(sql_jobs.TAKE_NEXT, store.name, sql_jobs.TAKE_JOB.format(id=plain))
+    any_job = (store.name, False, False)
+    monkeypatch.setitem(sql_job_statements.TAKE_NEXT, any_job, sql_job_statements.TAKE_JOB.format(id=plain))
     taking = {"the next": TAKING["the next"]}
     await fill(store, SOME)
     few = await costs(store, taking)

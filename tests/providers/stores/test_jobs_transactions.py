@@ -12,8 +12,8 @@ import pytest
 
 from callgate.errors import StoreConflict, StoreError
 from callgate.providers.stores.jobs import JobState
-from callgate.providers.stores.memory import MemoryStore
-from callgate.providers.stores.sql import SqlStore
+from callgate.providers.stores.memory.store import MemoryStore
+from callgate.providers.stores.sql.store import SqlStore
 from callgate.testing import FaultyStore, InjectedFault, faults_of
 from tests.providers.stores.backends import Backend
 from tests.providers.stores.job_rows import (

@@ -8,7 +8,7 @@ import pytest
 
 from callgate.errors import StoreError
 from callgate.providers.stores.base import CacheEntry, Grant
-from callgate.providers.stores.memory import MemoryStore
+from callgate.providers.stores.memory.store import MemoryStore
 from tests.providers.stores.backends import Backend, made
 
 

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from callgate.providers.stores import sql_database, sql_job_batches
 from callgate.providers.stores.effects import Alias
-from callgate.providers.stores.sql import SqlStore
-from callgate.providers.stores.sql_ledger import Change
+from callgate.providers.stores.sql import job_batches as sql_job_batches
+from callgate.providers.stores.sql.database import database as sql_database
+from callgate.providers.stores.sql.ledger import Change
+from callgate.providers.stores.sql.store import SqlStore
 from tests.providers.stores.backends import Backend, opened, place
 from tests.providers.stores.job_rows import job
 from tests.providers.stores.ledger import effect

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,12 @@ from sqlalchemy import text
 from callgate.errors import StoreError
 from callgate.hooks import verify_audit
 from callgate.hooks.stock.records.audit_chain import Chain, micros
-from callgate.providers.stores import sql_batches, sql_batches_lite
 from callgate.providers.stores.effects import EffectState
 from callgate.providers.stores.ledger_writes import Settlement, append
-from callgate.providers.stores.sql import SqlStore
-from callgate.providers.stores.sql_ledger import SqlLedgerWriter
+from callgate.providers.stores.sql import batches as sql_batches
+from callgate.providers.stores.sql import batches_lite as sql_batches_lite
+from callgate.providers.stores.sql.ledger import SqlLedgerWriter
+from callgate.providers.stores.sql.store import SqlStore
 from tests.providers.stores.backends import Backend, opened, place
 from tests.providers.stores.ledger import COMMITTED, RUNNING, effect
 
@@ -191,20 +192,26 @@ async def test_whether_a_lost_commit_took_place_is_unknown_to_all_of_it_and_no_n
 ) -> None:
     """Issue 16 A2, contract I3: nothing is tried again, and the chains go on in new segments."""
     await desk.claim(0)
-    batch = sql_batches_lite._LiteBatch if desk.store.name == "sqlite" else sql_batches._PostgresBatch
-    commit: Any = batch.commit
     lost = iter([True])
 
-    async def losing(self: Any, statement: Any, values: Any) -> None:
-        if not next(lost, False):
-            await commit(self, statement, values)
-            return
-        if when == "after":
-            await commit(self, statement, values)
-        self.committing = True
-        raise ConnectionError("nobody hears")
+    def losing(commit: Any, self: Any, given: Any) -> Generator[Any, None, None]:
+        if not (is_lost := next(lost, False)) or when == "after":
+            yield commit(self, *given)
+        if is_lost:
+            self.committing = True
+            raise ConnectionError("nobody hears")
 
-    monkeypatch.setattr(batch, "commit", losing)
+    commit_now, commit = sql_batches_lite._LiteBatch._commit_now, sql_batches._PostgresBatch._commit
+
+    def losing_now(self: Any) -> None:  # in the thread of SQLite
+        list(losing(commit_now, self, ()))
+
+    async def losing_later(self: Any, *given: Any) -> None:
+        for step in losing(commit, self, given):
+            await step
+
+    monkeypatch.setattr(sql_batches_lite._LiteBatch, "_commit_now", losing_now)
+    monkeypatch.setattr(sql_batches._PostgresBatch, "_commit", losing_later)
     told = await asyncio.gather(*(desk.claim(number) for number in range(1, 5)), return_exceptions=True)
     struck = [number for number, one in enumerate(told, 1) if isinstance(one, StoreError)]
     assert bool(struck) is not (desk.store.name == "sqlite" and when == "before"), "SQLite says that it rolled back"

@@ -14,7 +14,7 @@ from callgate.errors import StoreError, StoreUnsupported
 from callgate.providers.stores.address import in_namespace
 from callgate.providers.stores.base import AuditCheckpoint, AuditRow, CacheEntry, CheckpointKind, Grant, Limit, Store
 from callgate.providers.stores.effects import Pin, SuspensionState
-from callgate.providers.stores.sql import SqlStore
+from callgate.providers.stores.sql.store import SqlStore
 from callgate.testing import FaultyStore
 from tests.providers.stores import job_rows, ledger
 from tests.providers.stores.backends import KINDS, Backend, opened, place

@@ -14,10 +14,10 @@ import pytest
 from callgate import Gate, ToolCall, User, tool
 from callgate.errors import StoreError
 from callgate.hooks import Audit, Cache, Concurrency, Quota, verify_audit
-from callgate.providers.stores import sql_engines
 from callgate.providers.stores.base import Limit
-from callgate.providers.stores.sql import SqlStore
-from callgate.providers.stores.sql_statements import Statement
+from callgate.providers.stores.sql.database import engines as sql_engines
+from callgate.providers.stores.sql.database.statements import Statement
+from callgate.providers.stores.sql.store import SqlStore
 from tests.harness.pooler import SERVER_SESSIONS, ask, pgbouncer
 from tests.providers.stores.backends import schema
 
@@ -195,6 +195,7 @@ async def test_parameters_of_the_address_reach_every_connection(tmp_path: Path) 
                 ledger, settings = await engines.connect_driver(1_000)
                 for given in (one, two):
                     raw = await given.get_raw_connection()
+                    assert raw.driver_connection is not None
                     assert raw.driver_connection.info.get_parameters()["connect_timeout"] == "3"
                     assert (await given.exec_driver_sql("SHOW application_name")).scalar() == "named"
                 assert await (await ledger.execute("SHOW application_name")).fetchone() == ("named",)

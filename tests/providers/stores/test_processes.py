@@ -23,7 +23,7 @@ from callgate.providers.stores.address import store_at
 from callgate.providers.stores.base import AuditRow, Limit
 from callgate.providers.stores.effects import EffectRecord, EffectState
 from callgate.providers.stores.jobs import Job, JobState
-from callgate.providers.stores.redis import RedisStore
+from callgate.providers.stores.redis.store import RedisStore
 
 kind, address, prefix, names, task = sys.argv[1:]
 store = RedisStore(address, prefix=prefix) if kind == "redis" else store_at(address, time.time)

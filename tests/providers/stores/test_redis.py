@@ -14,9 +14,9 @@ from redis.crc import key_slot
 
 from callgate.errors import StoreError
 from callgate.providers.stores.base import CacheEntry, Grant, Limit
-from callgate.providers.stores.redis import RedisStore
-from callgate.providers.stores.redis_client import RedisConnection
-from callgate.providers.stores.redis_scripts import RedisScript
+from callgate.providers.stores.redis.client import RedisConnection
+from callgate.providers.stores.redis.scripts import RedisScript
+from callgate.providers.stores.redis.store import RedisStore
 from tests.providers.stores.backends import REDIS, Now, keyspace
 
 TENANTS = ["", "a", "a}b", "{", "ä:"]

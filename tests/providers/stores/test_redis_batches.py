@@ -10,11 +10,11 @@ import pytest
 import redis
 
 from callgate.errors import StoreError
-from callgate.providers.stores import redis_batches
 from callgate.providers.stores.base import Limit
-from callgate.providers.stores.redis import RedisStore
-from callgate.providers.stores.redis_batches import BATCH, RedisBatches
-from callgate.providers.stores.redis_scripts import script
+from callgate.providers.stores.redis import batches as redis_batches
+from callgate.providers.stores.redis.batches import BATCH, RedisBatches
+from callgate.providers.stores.redis.scripts import script
+from callgate.providers.stores.redis.store import RedisStore
 from tests.harness.tcp_way import way_to
 from tests.providers.stores.backends import REDIS, keyspace
 

@@ -13,16 +13,16 @@ from urllib.parse import urlsplit
 
 import psycopg
 import pytest
-from sqlalchemy import text
+from sqlalchemy import QueuePool, text
 
 from callgate.errors import StoreConflict, StoreError
-from callgate.providers.stores import sql_states
 from callgate.providers.stores.base import AuditRow, CacheEntry, Grant, Limit
 from callgate.providers.stores.group_commit import RolledBack
-from callgate.providers.stores.sql import SqlStore
-from callgate.providers.stores.sql_connections import postgres_error
-from callgate.providers.stores.sql_ledger import SqlLedgerWriter
-from callgate.providers.stores.sql_states import SessionLost, is_session_lost, retried, wrote_nothing
+from callgate.providers.stores.sql.database import states as sql_states
+from callgate.providers.stores.sql.database.connections import postgres_error
+from callgate.providers.stores.sql.database.states import SessionLost, is_session_lost, retried, wrote_nothing
+from callgate.providers.stores.sql.ledger import SqlLedgerWriter
+from callgate.providers.stores.sql.store import SqlStore
 from tests.harness.tcp_way import way_to
 from tests.providers.stores.backends import POSTGRES
 from tests.providers.stores.ledger import effect
@@ -120,6 +120,7 @@ async def fill(store: SqlStore) -> None:
     """Open all connections of the pools."""
     engines = store._database.engines
     for engine in (engines.calls, engines.upkeep):
+        assert isinstance(engine.pool, QueuePool)
         held = [await engine.connect() for _ in range(engine.pool.size())]
         for one in held:
             await one.close()
@@ -134,8 +135,8 @@ async def test_connections_of_a_read_only_phase_write_when_it_is_over(
 ) -> None:
     """Issue 34, 2: they failed for ever, while a new process could write."""
     if not reported:
-        for user in ("sql_connections", "sql_batches"):
-            monkeypatch.setattr(f"callgate.providers.stores.{user}.is_read_only", lambda connection: False)
+        for user in ("database.connections", "batches"):
+            monkeypatch.setattr(f"callgate.providers.stores.sql.{user}.is_read_only", lambda connection: False)
     async with opened(server) as store:
         await fill(store)
         server.set("default_transaction_read_only", "on")
@@ -170,8 +171,8 @@ async def test_a_session_whose_end_is_not_seen_is_replaced_when_it_says_so(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server ends a session between the look at the connection and the statement."""
-    for user in ("sql_engines", "sql_batches"):
-        monkeypatch.setattr(f"callgate.providers.stores.{user}.is_cut", lambda connection: connection.closed)
+    for user in ("database.engines", "batches"):
+        monkeypatch.setattr(f"callgate.providers.stores.sql.{user}.is_cut", lambda connection: connection.closed)
     async with opened(server) as store:
         await all_writes(store)
         assert server.end_sessions() > 0

@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from callgate.errors import StoreError
-from callgate.providers.stores import sql_shared_limits
 from callgate.providers.stores.base import CacheEntry, Limit, Store
-from callgate.providers.stores.memory import MemoryStore
-from callgate.providers.stores.sql import SqlStore
+from callgate.providers.stores.memory.store import MemoryStore
+from callgate.providers.stores.sql import shared_limits as sql_shared_limits
+from callgate.providers.stores.sql.store import SqlStore
 from tests.providers.stores.backends import Now, made, place
 
 KINDS = ("sqlite-file", "postgresql")

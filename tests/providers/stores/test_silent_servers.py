@@ -18,7 +18,7 @@ from callgate.errors import InvocationError, StoreError
 from callgate.hooks import Audit, Cache, Concurrency, Consent, Quota
 from callgate.providers.stores import server_answers
 from callgate.providers.stores.base import Limit
-from callgate.providers.stores.redis import RedisStore
+from callgate.providers.stores.redis.store import RedisStore
 from callgate.providers.stores.server_answers import BREAKER, answer_within
 from callgate.stores import store_at
 from tests.harness.tcp_way import Way, way_to

@@ -17,9 +17,9 @@ from callgate.errors import StoreConflict, StoreError
 from callgate.providers.stores.base import AuditRow, CacheEntry, Grant, Limit
 from callgate.providers.stores.effects import EffectState, Pin, SuspensionState
 from callgate.providers.stores.jobs import JobState
-from callgate.providers.stores.sql import SqlStore
-from callgate.providers.stores.sql_connections import sql_errors
-from callgate.providers.stores.sql_database import Database
+from callgate.providers.stores.sql.database.connections import sql_errors
+from callgate.providers.stores.sql.database.database import Database
+from callgate.providers.stores.sql.store import SqlStore
 from tests.providers.stores.backends import Backend
 from tests.providers.stores.job_rows import DONE, QUEUED, RUNNING, job, kept
 from tests.providers.stores.ledger import COMMITTED, FOREVER, effect, empty, wait
@@ -46,7 +46,7 @@ async def test_the_tenant_is_part_of_every_key_and_index(durable: Backend) -> No
 
     async with database(durable).engines.calls.connect() as connection:
         found = await connection.run_sync(keys)
-    assert len(found) == 14
+    assert len(found) == 15
     lacking = {table: columns for table, all_of in found.items() for columns in all_of if "tenant" not in columns}
     assert set(lacking) == TENANTLESS
 
@@ -102,6 +102,7 @@ async def test_a_server_that_vanishes_without_a_word_is_given_up_by_the_system(
     try:
         async with other.engines.calls.connect() as connection:
             driver = (await connection.get_raw_connection()).driver_connection
+            assert driver is not None
             if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux has it; elsewhere libpq passes over it
                 with socket.socket(fileno=os.dup(driver.fileno())) as found:
                     assert found.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == expected
@@ -323,7 +324,7 @@ async def test_what_is_over_is_swept_and_what_is_not_stays(durable: Backend) -> 
         await store.consents.grant(tenant, Grant("ann", key, "", now, durable.now() + 60))
 
     async def left() -> list[int]:
-        tables = ("quotas", "places", "cache", "cache_tags", "consents")
+        tables = ("quotas", "permits", "cache", "cache_tags", "consents")
         count = "SELECT count(*) FROM callgate_{} WHERE tenant = :tenant"
         return [(await database(durable).rows(text(count.format(name)), {"tenant": tenant}))[0][0] for name in tables]
 

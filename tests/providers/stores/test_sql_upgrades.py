@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,13 +17,19 @@ from sqlalchemy import text
 
 from callgate import Gate, Options
 from callgate.errors import StoreError
-from callgate.providers.stores import sql_database, sql_effects, sql_schema
 from callgate.providers.stores.base import AuditRow, CacheEntry, Grant, Limit
 from callgate.providers.stores.effects import Pin
-from callgate.providers.stores.sql import SqlStore
-from callgate.providers.stores.sql_database import HEAD
-from callgate.providers.stores.sql_part import Columns
-from callgate.providers.stores.sql_suspensions import SUSPENSION_COLUMNS
+from callgate.providers.stores.sql import effect_statements as sql_effect_statements
+from callgate.providers.stores.sql.database import clock as sql_clock
+from callgate.providers.stores.sql.database import database as sql_database
+from callgate.providers.stores.sql.database import schema as sql_schema
+from callgate.providers.stores.sql.database.database import HEAD
+from callgate.providers.stores.sql.database.part import Columns
+from callgate.providers.stores.sql.database.schema import SERVES
+from callgate.providers.stores.sql.job_statements import COLUMNS as _JOBS
+from callgate.providers.stores.sql.store import SqlStore
+from callgate.providers.stores.sql.suspensions import SUSPENSION_COLUMNS
+from tests.harness import migrated
 from tests.providers.stores.backends import Now, place
 from tests.providers.stores.job_rows import job
 from tests.providers.stores.ledger import effect, wait
@@ -40,22 +47,48 @@ def at_revision(revision: str, monkeypatch: pytest.MonkeyPatch) -> Generator[Non
 
     with monkeypatch.context() as before:
         before.setattr(sql_database, "HEAD", revision)
+        before.setattr(sql_schema, "_SWEPT", {})  # it names tables of today
         before.setattr(sql_database, "upgrade_schema", upgrade)
+        # The clock of a SQLite file has entries in a table of today.
+        clocks = (time.time, sql_clock._elapsed, lambda: None)
+        before.setattr(sql_clock.FileClock.__init__, "__defaults__", clocks)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _alembic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Migrate as an application does, without what ``tests/harness/migrated.py`` recorded."""
+    monkeypatch.setattr(sql_database, "upgrade_schema", sql_schema.upgrade_schema)
 
 
 async def insert(store: SqlStore, table: str, columns: Columns[Any], record: Any) -> None:
     """Write a row as the version did whose tables have no namespaces."""
     values = columns.values(record)
     values.pop("alias_of", None)  # revision 0006
-    sql = f"INSERT INTO {table} (tenant, version, {', '.join(values)}) VALUES ('t', 1, :{', :'.join(values)})"
+    if table != "callgate_waits":
+        values.pop("mac", None)  # revision 0007
+    await insert_values(store, table, {"version": 1, **values})
+
+
+async def insert_values(store: SqlStore, table: str, values: dict[str, Any]) -> None:
+    """Write a row of tenant t."""
+    sql = f"INSERT INTO {table} (tenant, {', '.join(values)}) VALUES ('t', :{', :'.join(values)})"
     await store._database.write(text(sql), values)
+
+
+async def insert_first(store: SqlStore, entry: CacheEntry, grant: Grant) -> None:
+    """Write a cached value, a permit and a consent as the first version did."""
+    cached = {**entry._asdict(), "tags": '["t"]', "key": "k", "version": 1}
+    await insert_values(store, "callgate_cache", cached)
+    await insert_values(store, "callgate_places", {"key": "k", "token": "token", "ends": entry.made_at + 3600.0})
+    given = {"person": grant.user, "tool": grant.tool, "scope": grant.scope, "version": 1}
+    await insert_values(store, "callgate_consents", {**given, "granted_at": grant.granted_at, "expires_at": None})
 
 
 @pytest.fixture(params=["sqlite-file", "postgresql"])
 def shared_sql(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[tuple[str, str]]:
     """A database without tables."""
-    with place(request.param, tmp_path) as at:
+    with place(request.param, tmp_path, bare=True) as at:
         yield at
 
 
@@ -94,16 +127,14 @@ async def test_a_database_of_the_first_revision_keeps_its_rows_when_many_bring_i
         old = SqlStore(shared_sql[0], now)
         await old.open()
         assert await old.revision() == "0001"
-        await old.cache.put("t", "k", entry)
+        await insert_first(old, entry, grant)
         await old.quotas.take("t", "k", Limit(5, 86_400.0), cost=2)
-        await old.semaphores.acquire("t", "k", 1, "token", 3600.0)
-        await old.consents.grant("t", grant)
         await old.audit.append("t", [row])
         with pytest.raises(StoreError):
             await old.effects.claim("t", effect(now()))
         await old.close()
     stores = [SqlStore(shared_sql[0], now) for _ in range(6)]
-    await asyncio.gather(*(store.open() for store in stores))
+    await asyncio.gather(*(store.upgrade() for store in stores))
     told = await asyncio.gather(*(store.effects.claim("t", effect(now())) for store in stores))
     assert sum(mine for mine, _ in told) == 1
     store = stores[0]
@@ -129,15 +160,17 @@ async def test_a_database_without_jobs_keeps_its_rows_when_many_bring_it_up_to_d
         old = SqlStore(shared_sql[0], now)
         await old.open()
         assert await old.revision() == "0002"
-        await insert(old, "callgate_effects", sql_effects._COLUMNS, effect(now()))
+        await insert(old, "callgate_effects", sql_effect_statements.COLUMNS, effect(now()))
         await insert(old, "callgate_waits", SUSPENSION_COLUMNS, waiting)
-        await old.pins.put("t", pin)
+        await insert_values(
+            old, "callgate_pins", {"version": 1, "provider": "p", "tool": "t", "digest": "d", "at": now()}
+        )
         await old.audit.append("t", [row])
         with pytest.raises(StoreError):
             await old.jobs.add("t", job(now()))
         await old.close()
     stores = [SqlStore(shared_sql[0], now) for _ in range(6)]
-    await asyncio.gather(*(store.open() for store in stores))
+    await asyncio.gather(*(store.upgrade() for store in stores))
     store = stores[0]
     assert await store.revision() == HEAD
     assert await store.effects.get("t", "k") == effect(now())
@@ -151,6 +184,35 @@ async def test_a_database_without_jobs_keeps_its_rows_when_many_bring_it_up_to_d
         await each.close()
 
 
+async def test_a_database_of_revision_6_keeps_its_rows_under_the_new_names(
+    shared_sql: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Issue 37, 3: permits and jobs are known by their new names, and the version before does not open the tables."""
+    now = Now()
+    with at_revision("0006", monkeypatch):
+        old = SqlStore(shared_sql[0], now)
+        await old.open()
+        await insert_values(old, "callgate_places", {"key": "k", "token": "token", "ends": now() + 3600.0})
+        values = _JOBS.values(job(now(), max_attempts=7))
+        values["most"] = values.pop("max_attempts")
+        del values["result_mac"]
+        await insert_values(old, "callgate_jobs", {"version": 1, **values})
+        await insert(old, "callgate_effects", sql_effect_statements.COLUMNS, effect(now(), alias_of=None))
+        await old.close()
+    stores = [SqlStore(shared_sql[0], now) for _ in range(4)]
+    await asyncio.gather(*(store.upgrade() for store in stores))
+    store = stores[0]
+    assert await store.semaphores.holders("t", "k") == 1
+    assert not await store.semaphores.acquire("t", "k", 1, "another", 1.0)
+    assert await store.jobs.get("t", "j") == job(now(), max_attempts=7)
+    assert await store.effects.get("t", "k") == effect(now())
+    assert await store.semaphores.release("t", "k", "token")
+    serves = await store._database.rows(text("SELECT serves FROM callgate_schema"), {})
+    assert serves[0][0] == SERVES == "0007", "the version before refuses the tables"
+    for each in stores:
+        await each.close()
+
+
 @pytest.mark.parametrize("ends", [True, False])
 async def test_an_open_reader_delays_an_upgrade_and_the_upgrade_delays_no_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: bool
@@ -158,7 +220,7 @@ async def test_an_open_reader_delays_an_upgrade_and_the_upgrade_delays_no_call(
     """Issue 34, 6: all statements on a table queue behind a migration that waits for its lock."""
     monkeypatch.setattr(sql_schema, "_PAUSES", (0.01,) * (500 if ends else 6))  # more than 5: no circuit may open
     monkeypatch.setattr(sql_schema, "LOCK_WAIT_MS", 250)  # longer than what counts as no answer
-    with place("postgresql", tmp_path) as (address, _):
+    with place("postgresql", tmp_path, bare=True) as (address, _):
         with at_revision("0001", monkeypatch):
             old = SqlStore(address)
             await old.open()
@@ -166,7 +228,7 @@ async def test_an_open_reader_delays_an_upgrade_and_the_upgrade_delays_no_call(
         async with old._database.reading() as reader:
             await reader.exec_driver_sql("BEGIN")
             await reader.exec_driver_sql("SELECT count(*) FROM callgate_audit")
-            opening = asyncio.ensure_future(new.open())
+            opening = asyncio.ensure_future(new.upgrade())
             for number in range(1, 4):
                 await asyncio.wait([opening], timeout=0.1)
                 async with asyncio.timeout(30):  # without a limit of the wait it would be for ever
@@ -212,10 +274,47 @@ async def test_without_migration_older_tables_are_refused_with_the_command_to_ru
     assert (revision or "no tables") in str(refused.value)
     store = SqlStore(shared_sql[0])
     assert await store.revision() == revision, "nothing was changed"
-    await store.open()
+    await store.upgrade()
     await store.close()
     async with gate:
         assert gate.is_open
+
+
+@pytest.mark.parametrize("migrate", [True, False])
+@pytest.mark.parametrize("revision", [f"{number:04}" for number in range(1, int(SERVES))])
+async def test_tables_whose_processes_would_fail_are_migrated_on_request_only(
+    shared_sql: tuple[str, str], monkeypatch: pytest.MonkeyPatch, revision: str, migrate: bool
+) -> None:
+    """Issue 34: a new process migrated the tables under running ones of the version before, which then failed."""
+    with at_revision(revision, monkeypatch):
+        old = SqlStore(shared_sql[0], Now())
+        await old.open()
+    store = SqlStore(shared_sql[0], migrate=migrate)
+    with pytest.raises(StoreError, match="stop them all, and then run `callgate stores upgrade") as refused:
+        await store.open()
+    assert f"revision {revision}, and its processes cannot use {HEAD}" in str(refused.value)
+    await old.audit.append("t", [AuditRow("s", 1, 1.0, {}, "", "h")])  # the old process goes on
+    await old.close()
+    assert await store.revision() == revision
+    await store.upgrade()
+    assert await store.revision() == HEAD
+    assert [row.number async for row in store.audit.read("t")] == [1]
+    await store.close()
+
+
+async def test_tables_whose_processes_go_on_are_migrated_at_once(
+    shared_sql: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control, as if the newest revision served the version before."""
+    with at_revision("0006", monkeypatch):
+        old = SqlStore(shared_sql[0], Now())
+        await old.open()
+        await old.close()
+    monkeypatch.setattr(sql_database, "SERVES", "0006")
+    store = SqlStore(shared_sql[0])
+    await store.open()
+    assert await store.revision() == HEAD
+    await store.close()
 
 
 def test_without_migration_a_file_that_is_not_there_is_not_created(tmp_path: Path) -> None:
@@ -223,3 +322,36 @@ def test_without_migration_a_file_that_is_not_there_is_not_created(tmp_path: Pat
     with pytest.raises(StoreError, match=r"no tables in .*typo\.db; check the address"):
         asyncio.run(store.open())
     assert list(tmp_path.iterdir()) == []
+
+
+MADE = {
+    "sqlite": "SELECT type, name, sql FROM sqlite_master",
+    "postgresql": "SELECT 'index', indexname, indexdef FROM pg_indexes WHERE schemaname = current_schema()"
+    " UNION SELECT table_name, column_name, concat_ws(' ', data_type, collation_name, is_nullable, column_default)"
+    " FROM information_schema.columns WHERE table_schema = current_schema()"
+    " UNION SELECT 'trigger', tgname, pg_get_triggerdef(pg_trigger.oid) FROM pg_trigger, pg_class"
+    " WHERE pg_class.oid = tgrelid AND relnamespace = current_schema()::regnamespace AND NOT tgisinternal"
+    " UNION SELECT 'function', proname, prosrc FROM pg_proc WHERE pronamespace = current_schema()::regnamespace",
+}
+
+
+@pytest.mark.parametrize("kind", ["sqlite-file", "postgresql"])
+async def test_a_replayed_migration_makes_the_tables_of_alembic(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tests replay what alembic did in the first of their databases."""
+    found: list[list[tuple[str, ...]]] = []
+    for upgrade in (sql_schema.upgrade_schema, migrated.upgrade, migrated.upgrade):  # the last one is a replay
+        monkeypatch.setattr(sql_database, "upgrade_schema", upgrade)
+        folder = tmp_path / str(len(found))
+        folder.mkdir()
+        with place(kind, folder, bare=True) as (address, _):
+            store = SqlStore(address)
+            await store.open()
+            schema = address.rpartition("%3D")[2]
+            rows = await store._database.rows(text(MADE[kind.partition("-")[0]]), {})
+            found.append(sorted(tuple(str(part).replace(schema, "") for part in row) for row in rows))
+            assert await store._database.revision() == HEAD
+            await store.close()
+    assert found[0] == found[1] == found[2]
+    assert len(found[0]) > 40

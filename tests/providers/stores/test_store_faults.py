@@ -13,7 +13,7 @@ from sqlalchemy import event
 
 from callgate.errors import StoreConflict, StoreError
 from callgate.providers.stores.base import AuditRow, CacheEntry, Grant, Limit
-from callgate.providers.stores.sql import SqlStore
+from callgate.providers.stores.sql.store import SqlStore
 from callgate.testing import FaultyStore, InjectedFault, faults_of
 from tests.providers.stores.backends import Backend
 from tests.providers.stores.job_rows import job

@@ -12,7 +12,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from callgate.providers.stores.sql_database import HEAD
+from callgate.providers.stores.sql.database.database import HEAD
 from callgate.runtime.commands.stores import main
 from tests.providers.stores.backends import REDIS, keyspace, place
 
@@ -20,7 +20,7 @@ from tests.providers.stores.backends import REDIS, keyspace, place
 @pytest.fixture(params=["sqlite-file", "postgresql"])
 def address(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[str]:
     """A database without tables; the one of PostgreSQL is skipped loudly where there is no server."""
-    with place(request.param, tmp_path) as (at, _):
+    with place(request.param, tmp_path, bare=True) as (at, _):
         yield at
 
 
@@ -71,6 +71,13 @@ def test_check_says_whether_they_are_current_and_changes_nothing(address: str) -
     assert stores("upgrade", "--store", address)[0] == 0
     code, told = stores("check", "--store", address)
     assert (code, f"at revision {HEAD}, which is current" in told) == (0, True)
+
+
+def test_check_says_what_to_stop_before_an_upgrade(address: str) -> None:
+    stores("upgrade", "--store", address)
+    write_revision(address, "0006", serves="0005")
+    code, told = stores("check", "--store", address)
+    assert (code, "stop all processes of that version, and then run" in told) == (1, True)
 
 
 def test_tables_of_a_newer_version_are_told_and_left_alone(address: str) -> None:

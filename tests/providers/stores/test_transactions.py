@@ -15,7 +15,7 @@ from sqlalchemy import event, text
 from callgate.errors import StoreConflict, StoreError
 from callgate.providers.stores.base import AuditRow
 from callgate.providers.stores.effects import EffectState, SuspensionState
-from callgate.providers.stores.sql import SqlStore
+from callgate.providers.stores.sql.store import SqlStore
 from callgate.testing import FaultyStore, InjectedFault, faults_of
 from tests.providers.stores.backends import Backend, made
 from tests.providers.stores.job_rows import job

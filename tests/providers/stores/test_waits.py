@@ -86,12 +86,31 @@ async def test_suspended_calls_are_listed_by_state_and_user_the_oldest_first(led
     oldest = sorted(rows, key=lambda row: (row.made_at, row.id))
     assert list(await waits.list(tenant)) == [row for row in oldest if row.state is WAITING]
     assert list(await waits.list(tenant, limit=2)) == [row for row in oldest if row.state is WAITING][:2]
+    newest, shown, after = oldest[::-1], list[Any](), None
+    while page := await waits.list(tenant, limit=2, after=after, newest=True):
+        shown += page
+        after = page[-1].made_at, page[-1].id
+    assert shown == [row for row in newest if row.state is WAITING]
     for user in ("ann", "bob", "carol"):
         mine = [row for row in oldest if row.user == user]
         for state in SuspensionState:
             found = await waits.list(tenant, state=state, user=user)
             assert list(found) == [row for row in mine if row.state is state]
     assert [row.id for row in await waits.list(tenant + "2")] == ["elsewhere"]
+
+
+async def test_what_waits_for_a_user_is_counted_up_to_a_limit(ledger: Backend) -> None:
+    """Rows of calls, or those of one kind; of this user and tenant, and in this state, only."""
+    waits, tenant, now = ledger.store.suspensions, ledger.tenant, ledger.now()
+    for number in range(4):
+        await waits.put(tenant, replace(wait(now, f"call {number}"), user="eve", tool="pay"))
+        await waits.put(tenant, replace(wait(now, f"task {number}"), user="eve", tool="", kind="a2a_task"))
+    await waits.put(tenant, replace(wait(now, "other user"), user="ann", tool="pay"))
+    await waits.put(tenant, replace(wait(now, "over"), user="eve", tool="pay", state=USED))
+    await waits.put(tenant + "2", replace(wait(now, "other tenant"), user="eve", tool="pay"))
+    assert [await waits.count(tenant, "eve", limit) for limit in (10, 3)] == [4, 3]
+    assert await waits.count(tenant, "eve", 10, kind="a2a_task") == 4
+    assert await waits.count(tenant, "ann", 10) == 1
 
 
 async def test_what_is_due_is_found_for_all_tenants_the_longest_overdue_first(ledger: Backend) -> None:

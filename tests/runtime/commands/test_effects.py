@@ -13,7 +13,7 @@ import pytest
 from callgate.runtime.commands.common import SEARCHED
 from callgate.stores import EffectState
 from tests.providers.stores.backends import REDIS, keyspace
-from tests.runtime.call.ledgers import KEY, OTHER, address, call, effects, keep, ledger, sqlite
+from tests.runtime.pipeline.ledgers import KEY, OTHER, address, call, effects, keep, ledger, sqlite
 
 __all__ = ["address", "sqlite"]  # fixtures
 

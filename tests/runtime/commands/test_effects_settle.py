@@ -16,8 +16,8 @@ from callgate.runtime.commands import common as store_cli
 from callgate.runtime.commands.audit import main as audit
 from callgate.stores import EffectState
 from callgate.testing import FaultyStore, faults_of
-from tests.runtime.call.ledgers import KEY, OTHER, address, call, effects, keep, ledger, notes, ran, sqlite
-from tests.runtime.call.listening import handled
+from tests.runtime.pipeline.ledgers import KEY, OTHER, address, call, effects, keep, ledger, notes, ran, sqlite
+from tests.runtime.pipeline.listening import handled
 
 __all__ = ["address", "sqlite"]  # fixtures
 

@@ -94,6 +94,15 @@ def test_the_matrix_has_every_verb_with_the_address_of_a_store(capsys: pytest.Ca
     assert set(COMMANDS) - set(VERBS) == {"mcp", "pick", "stores", "worker"}, "these take no store, or may create it"
 
 
+@pytest.mark.parametrize("address", ADDRESSES.values(), ids=ADDRESSES)
+@pytest.mark.parametrize("verb", ["check", "show"])
+def test_the_figures_and_the_check_of_a_mistyped_store_create_nothing(verb: str, address: str, tmp_path: Path) -> None:
+    out = StringIO()
+    assert check_tables([verb, "--store", address.format(tmp_path / "typo.db")], out) == {"check": 1, "show": 2}[verb]
+    assert "no tables" in out.getvalue()
+    assert list(contents(tmp_path)) == [str(tmp_path / "keys")]
+
+
 @pytest.mark.parametrize("what", NOT_THERE)
 @pytest.mark.parametrize("address", ADDRESSES.values(), ids=ADDRESSES)
 @pytest.mark.parametrize("verb", READING)
@@ -124,7 +133,7 @@ def test_a_store_in_memory_has_nothing_to_read(verb: str, address: str) -> None:
 
 @pytest.mark.parametrize("verb", READING)
 def test_a_database_of_postgresql_without_tables_is_refused_and_left_alone(verb: str, tmp_path: Path) -> None:
-    with place("postgresql", tmp_path) as (address, _):
+    with place("postgresql", tmp_path, bare=True) as (address, _):
         code, told = run(*READING[verb], address)
         assert (code, "there are no tables" in told) == (2, True)
         out = StringIO()

@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 
 from callgate import Gate, tool
-from callgate.runtime.call import batch
 from callgate.runtime.conversation import channel as conversation_events
 from callgate.runtime.conversation import loop as conversation_loop
 from callgate.runtime.conversation.converse import converse, converse_events
 from callgate.runtime.conversation.events import RoundEnded
 from callgate.runtime.models.wire.codec import Translation
 from callgate.runtime.models.wire.reply import Reply, ReplyEvent
+from callgate.runtime.pipeline import batch
 from callgate.runtime.testing import cancel
 from callgate.runtime.testing.cancel import SweepFailed, SweepReport
 from callgate.runtime.testing.cancel_modes import Native
 from callgate.runtime.testing.lease_ledger import LeaseLedger
-from tests.runtime.call.cancel_cases import USER, Case
-from tests.runtime.call.leasing import Place, Quota
 from tests.runtime.conversation.conversing import FakeModel, asks, call, check_paired, says
+from tests.runtime.pipeline.cancel_cases import USER, Case
+from tests.runtime.pipeline.leasing import Place, Quota
 
 Sweep = Callable[..., SweepReport]
 

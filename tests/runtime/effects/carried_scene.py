@@ -15,9 +15,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, create_async_e
 from sqlalchemy.orm import Session
 
 from callgate import EffectClaim, Effects, Gate, Provide, Scoped, ToolCall, User, tool
-from callgate.providers.stores.sql import SqlStore
-from callgate.providers.stores.sql_effects import SqlEffects
-from callgate.providers.stores.sql_ledger import SqlLedgerWriter
+from callgate.providers.stores.sql.effects import SqlEffects
+from callgate.providers.stores.sql.ledger import SqlLedgerWriter
+from callgate.providers.stores.sql.store import SqlStore
 from tests.harness.gate_options import gate_options
 
 ANN = User("ann", "acme")
@@ -84,7 +84,8 @@ class PointedStore(SqlStore):
 
     def effects_in(self, connection: Any, threads: Any = None) -> SqlEffects:
         """See ``SqlStore``."""
-        made = PointedEffects(self._database, super().effects_in(connection, threads)._within)
+        joined = super().effects_in(connection, threads)
+        made = PointedEffects(self._database, joined._within, joined.namespace, joined.signer)
         made.passes = self.passes
         return made
 

@@ -9,10 +9,11 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
+from callgate.providers.signing import SigningKeys
 from callgate.providers.stores.effects import Alias, EffectRecord, EffectState, SuspensionRecord
-from callgate.providers.stores.sql import SqlStore, SqlTransaction
-from callgate.providers.stores.sql_effects import SqlEffects
-from callgate.providers.stores.sql_suspensions import SqlSuspensions
+from callgate.providers.stores.sql.effects import SqlEffects
+from callgate.providers.stores.sql.store import SqlStore, SqlTransaction
+from callgate.providers.stores.sql.suspensions import SqlSuspensions
 
 POINTS = (
     "before a claim",
@@ -46,16 +47,20 @@ class FatalStore(SqlStore):
     """A SQL store in which the process may die at named points."""
 
     def __init__(self, address: str, fate: Fate) -> None:
-        super().__init__(address)
         self._fate = fate
-        self.suspensions = FatalWaits(self._database)
-        self.suspensions.fate = fate
+        super().__init__(address)
+
+    def _bind(self, namespace: str, keys: SigningKeys | None) -> None:
+        """See ``SqlStore``; a gate with keys works with a store that is bound anew."""
+        super()._bind(namespace, keys)
+        self.suspensions = FatalWaits(self._database, None, namespace, self._signer)
+        self.suspensions.fate = self._fate
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[SqlTransaction, None]:
         """See ``SqlStore``."""
         async with super().transaction() as within:
-            effects = FatalEffects(self._database, within.effects._within)
+            effects = FatalEffects(self._database, within.effects._within, self.namespace, self._signer)
             effects.fate = self._fate
             yield replace(within, effects=effects)
             self._fate.passes(f"before the commit of {effects.wrote}")

@@ -27,7 +27,7 @@ from callgate import Approve, Deny, Effects, Gate, ToolCall, ToolContext, ToolEr
 from callgate.errors import NotPending
 from callgate.hooks import Audit
 from callgate.hooks.stages import Stage
-from callgate.hooks.step import SYNC, Step
+from callgate.hooks.state.step import SYNC, plan_step
 from tests.harness.gate_options import gate_options
 from tests.runtime.effects.kill_points import FatalStore, Fate
 
@@ -166,9 +166,12 @@ def tools(log: Log, fate: Fate) -> list[Any]:
 def without_claim(*_: Any) -> Any:
     """A step in the place of the claim that claims nothing, and a lookup that finds nothing."""
 
-    async def look(_: Any) -> None: ...
+    class Nothing:
+        step = plan_step(Stage.AROUND_EXECUTE, "intent")
 
-    return (SYNC, lambda _: None, Step(Stage.AROUND_EXECUTE, "intent")), look
+        async def look(self, _: Any) -> None: ...
+
+    return (SYNC, lambda _: None, Nothing.step), Nothing()
 
 
 class Crew:
@@ -289,8 +292,8 @@ def nursery() -> None:
     for name in LATER:
         importlib.import_module(name)
     if os.environ.get("CALLGATE_KILL_SABOTAGE") == "no-claim":
-        keeping: Any = importlib.import_module("callgate.runtime.suspensions.record_keeping")
-        keeping.effect_step = without_claim
+        keeping: Any = importlib.import_module("callgate.runtime.effects.steps")
+        keeping.LedgerClaims.of_tool = without_claim
     gate_on(None, Log(os.devnull), Fate(None))  # what is compiled once is compiled before
     gc.freeze()
     for line in sys.stdin:

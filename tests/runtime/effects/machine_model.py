@@ -93,6 +93,10 @@ class Waiting:
             for rule in rules
         )
 
+    def has_passed(self, place: str) -> bool:
+        """Whether the call has the decision of a place, and waits at a later one."""
+        return place in self.answers or any(where == place for where, _, _ in self.approvals)
+
     def may_decide(self, person: User, now: float) -> bool:
         """By any of the rules; without rules, the caller alone."""
         if not self.rules:
@@ -132,6 +136,7 @@ class Model:
         self.chains: dict[tuple[Any, ...], list[int]] = {}  # of identities: indices of what waits, or waited
         self.ran: list[Ran] = []
         self.requests = 0
+        self.denied: set[str] = set()  # ids: a store with signed counters refuses their rows if they are put back
 
     def twin(self) -> Model:
         """The same again, to find out what would happen."""
@@ -191,8 +196,8 @@ class Model:
         for chain in chains:
             for index in self.chains.get(chain, []):
                 one = self.waits[index]
-                same = (one.version, one.policy, one.place) == (self.version, self.policy, place)
-                if same and self.is_open(one) and one.id != call.id:
+                same = (one.version, one.policy) == (self.version, self.policy)
+                if same and (one.place == place or one.has_passed(place)) and self.is_open(one) and one.id != call.id:
                     if one.asked != decided.asked:
                         return CONFLICT
                     found = index if found is None else found
@@ -227,10 +232,12 @@ class Model:
         if call.id:
             kept = self.find(call.id)
             kept.state, kept.signer, kept.arguments = state, self.keys[0], call.arguments
+            if state == "denied":
+                self.denied.add(call.id)
 
     def _identities(self, call: Waiting, arguments: Mapping[str, Any], named: bool) -> list[tuple[Any, ...]]:
-        """What makes a call the same as one that waits: the key of its caller, and its own."""
-        own = self._key(call, arguments, named) if call.tool in WITH_KEY else None
+        """What makes a call the same as one that waits: the key of its caller, and its own, such as the ids of the call."""
+        own = self._key(call, arguments, named) if call.tool in WITH_KEY or call.given is None else None
         return [one for one in (self._given(call), own) if one is not None]
 
     def _known(self, call: Waiting, arguments: dict[str, Any], named: bool) -> Seen | None:

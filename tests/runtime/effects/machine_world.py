@@ -20,10 +20,10 @@ from callgate.hooks import RequireApproval
 from callgate.providers.principal import ANONYMOUS
 from callgate.providers.stores.base import Store
 from callgate.providers.stores.effects import EffectRecord, EffectState, SuspensionRecord
-from callgate.providers.stores.memory import MemoryStore
-from callgate.providers.stores.sql import SqlStore
-from callgate.providers.stores.sql_part import statement
-from callgate.providers.stores.sql_suspensions import SUSPENSION_COLUMNS
+from callgate.providers.stores.memory.store import MemoryStore
+from callgate.providers.stores.sql.database.part import statement
+from callgate.providers.stores.sql.store import SqlStore
+from callgate.providers.stores.sql.suspensions import SUSPENSION_COLUMNS
 from callgate.testing import FakeClock
 from tests.runtime.effects.machine_model import ANSWER, BOSS, IN_BODY, SMALL, SOMEBODY, WITHIN, Ran, rules_of, text_of
 
@@ -58,7 +58,7 @@ class World:
         if isinstance(self.store, MemoryStore):
             self.store.__init__(self.clock.time)  # type: ignore[misc]  # the one that the gates know
         else:
-            for table in ("waits", "effects"):
+            for table in ("waits", "effects", "versions"):
                 await self.store._database.write(statement(f"DELETE FROM callgate_{table}"), {})
         self.ran: list[Ran] = []
         self.drift = 0

@@ -32,7 +32,10 @@ from callgate import (
 from callgate.errors import StoreError
 from callgate.hooks import Cache, Concurrency, Retry
 from callgate.jobs import EmbeddedJobs
+from callgate.providers.stores.address import store_at
+from callgate.runtime.testing.fault_calls import Faults
 from callgate.stores import EffectState, JobState
+from callgate.testing import FaultyStore
 
 USERS = User("ann", tenant="acme"), User("bob", tenant="acme"), User("ann", tenant="umbrella")
 AT_ONCE = 8
@@ -281,8 +284,14 @@ class Chaos(Hook):
 class Load:
     """Clients on one gate: each calls, repeats, cancels and submits at random until it is told to stop."""
 
-    def __init__(self, store: str, seed: int) -> None:
+    def __init__(self, store: str, seed: int, *, every: int | None = None) -> None:
+        """*every*: every so many operations of the store one fails, before or after it has happened in turn."""
         self.store, self.oracle = store, Oracle(seed)
+        inner: Any = store_at(store)
+        self.faults = Faults((), every, self._fault, 0.0)
+        if every is not None:
+            bind = inner.signed
+            inner.signed = lambda keys: failing(bind(keys), self.faults)  # the gate works with the store that signs
         self.outcomes: Counter[str] = Counter()
         self.calls = self.orders = 0
         self.permits = Concurrency(AT_ONCE, by="user", queue=200, queue_timeout=30.0)
@@ -295,14 +304,19 @@ class Load:
                 Retry(3, on=lambda error: not isinstance(error, ToolError), wait=lambda _: 0.0),
             ],
             provide={Unit: Scoped("execution", swallowing_provider(self.oracle))},
-            store=store,
+            store=inner,
             allow_unguarded=True,
-            effects=Effects(durable=False, wait=0.5, keep=None),
+            # Orders are asked for again within seconds. Rows in memory that were kept would hide what leaks.
+            effects=Effects(durable=False, wait=0.5, keep=60.0 if store == "memory://" else None),
             jobs=Jobs(engine=EmbeddedJobs(2), max_attempts=2, backoff=0.0),
             signing_keys=["ab" * 32],
         )
         self.holding = 0
         self.most_held = 0
+
+    def _fault(self) -> StoreError:
+        self.faults.after = not self.faults.after
+        return StoreError("injected")
 
     def _holding(self) -> Any:
         @tool(effect="read", hooks=[])
@@ -359,13 +373,23 @@ class Load:
             async with asyncio.TaskGroup() as clients:
                 for _ in range(AT_ONCE):
                     clients.create_task(self.client(until))
+                if self.store == "memory://":
+                    clients.create_task(self._prune(until))
+            self.faults.every = None
             for _ in range(600):  # bodies that were left behind, and jobs
                 counted = await gate.store.jobs.count()
                 if not sum(counted.get(state, 0) for state in (JobState.QUEUED, JobState.RUNNING)):
                     break
                 await asyncio.sleep(0.1)
-            await gate._engine.drain(30)
+            await gate._services.left_behind.drain(30)
             return [*await self._permits(), *await self._ledger(), *await self._jobs(), *self._seconds()]
+
+    async def _prune(self, until: float) -> None:
+        """Prune old rows more often than a gate does, which keeps them for hours."""
+        clock = asyncio.get_running_loop().time
+        while clock() < until:
+            await self.gate.maintain()
+            await asyncio.sleep(min(10.0, max(0.0, until - clock())))
 
     async def _permits(self) -> list[str]:
         """All permits of each user can be held at once, and no more."""
@@ -404,8 +428,20 @@ class Load:
         paid = sum(self.oracle.paid.values())
         return (
             f"{self.store.split(':')[0]}: {self.calls} calls of {self.orders} orders, {paid} effects, "
-            f"{len(self.oracle.paid)} different, {dict(self.outcomes)}"
+            f"{len(self.oracle.paid)} different, {len(self.faults.injected)} faults of the store, "
+            f"{dict(self.outcomes)}"
         )
+
+
+def failing(store: Any, faults: Faults) -> Any:
+    """Wrap a store, and the batches in which it sends its statements."""
+    wrapped = [FaultyStore(store)]
+    if not hasattr(store.ledger._batches, "_callgate_faults"):  # a store that is bound again is the same one
+        wrapped.append(FaultyStore(store.ledger._batches))
+        store.ledger._batches = wrapped[1]
+    for one in wrapped:
+        object.__setattr__(one, "_callgate_faults", faults)
+    return wrapped[0]
 
 
 @contextlib.contextmanager

@@ -12,7 +12,8 @@ import callgate
 from callgate import Approve, Effects, Gate, Outcome, ToolCall, User, tool
 from callgate.hooks import Audit
 from callgate.hooks.stock.records.audit_verify import verify_audit
-from callgate.providers.stores import ledger_writes, sql_ledger
+from callgate.providers.stores import ledger_writes
+from callgate.providers.stores.sql import ledger as sql_ledger
 from tests.hooks.stock.records.auditing import rows_of
 from tests.providers.stores.backends import DURABLE, place
 

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from callgate import Gate, ToolCall, User, tool
+from callgate.providers.clock import FakeClock, GateClock
 from callgate.providers.stores.effects import EffectState
-from callgate.providers.stores.sql import SqlStore
+from callgate.providers.stores.sql.store import SqlStore
 from tests.harness.gate_options import gate_options
 from tests.providers.stores.backends import place
 
@@ -77,6 +78,21 @@ async def test_a_store_that_reads_the_server_follows_it(tmp_path: Path) -> None:
         await store.synchronise()
         assert abs(store.time() - time.time()) < 60.0
         await store.close()
+
+
+async def test_a_gate_follows_a_store_behind_a_wrapper(tmp_path: Path) -> None:
+    """A wrapper hands all attributes through, as that of the tests of faults does. The control: a clock that was given."""
+
+    class Wrapped:
+        def __init__(self, store: object) -> None:
+            self.inner = store
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.inner, name)
+
+    store = Wrapped(SqlStore(f"sqlite:///{tmp_path}/calls.db"))
+    assert GateClock(None, store).follows_store
+    assert not GateClock(FakeClock(), store).follows_store
 
 
 async def test_a_clock_that_the_application_gives_is_kept(tmp_path: Path) -> None:

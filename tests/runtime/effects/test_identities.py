@@ -18,11 +18,11 @@ from callgate import Approve, Effects, Gate, Hook, InvokeContext, Outcome, ToolC
 from callgate.errors import Conflict
 from callgate.hooks import Committed, NoEffect
 from callgate.jobs import EmbeddedJobs, JobState
-from callgate.providers.stores import sql_ledger
 from callgate.providers.stores.effects import Alias, EffectRecord, EffectState
-from callgate.providers.stores.memory_effects import MemoryEffects
-from callgate.providers.stores.sql_effects import SqlEffects
-from callgate.runtime.effects.keys import identifier as identifier_of
+from callgate.providers.stores.memory.effects import MemoryEffects
+from callgate.providers.stores.sql import ledger as sql_ledger
+from callgate.providers.stores.sql.effects import SqlEffects
+from callgate.runtime.effects.idempotency_keys import Identifier
 from tests.providers.stores.backends import Backend, place
 from tests.providers.stores.conftest import Places, at
 from tests.providers.stores.ledger import effect
@@ -424,22 +424,17 @@ def an_alias_is_not_claimed(patch: pytest.MonkeyPatch) -> None:
 
         patch.setattr(part, "claim", claim)
     change = sql_ledger._change
-    patch.setattr(
-        sql_ledger, "_change", lambda batch, changes: change(batch, [replace(one, alias=None) for one in changes])
-    )
+    patch.setattr(sql_ledger, "_change", lambda changes: change([replace(one, alias=None) for one in changes]))
 
 
 def the_callers_key_replaces_the_declared_one(patch: pytest.MonkeyPatch) -> None:
-    def identifier(record: Any, namespace: str = "") -> Any:
-        declared = identifier_of(record, namespace)
+    declared = Identifier.key_of
 
-        def identify(ctx: InvokeContext) -> str | None:
-            given = ctx.run.idempotency_key
-            return declared(ctx) if given is None else f"{ctx.user.id} {given}"
+    def key_of(self: Identifier, ctx: InvokeContext) -> str | None:
+        given = ctx.run.idempotency_key
+        return declared(self, ctx) if given is None else f"{ctx.user.id} {given}"
 
-        return identify
-
-    patch.setattr("callgate.runtime.effects.steps.identifier", identifier)
+    patch.setattr(Identifier, "key_of", key_of)
 
 
 @pytest.mark.parametrize("sabotage", [an_alias_is_not_claimed, the_callers_key_replaces_the_declared_one])

@@ -18,9 +18,9 @@ from sqlalchemy.orm import Session
 from callgate import EffectClaim, Gate, Hook, Outcome, Provide, Scoped, ToolCall, tool
 from callgate.errors import StoreError
 from callgate.hooks import Audit, verify_audit
+from callgate.hooks.effects import AWAITED
 from callgate.providers.stores.effects import EffectState
-from callgate.providers.stores.sql import SqlStore
-from callgate.runtime.effects.receipts import AWAITED
+from callgate.providers.stores.sql.store import SqlStore
 from tests.harness.gate_options import gate_options
 from tests.providers.stores.backends import place
 from tests.runtime.effects.carried_scene import ANN, COMMITTED_AT, POINTS, Claim, ask, driver, make_table, rows, shop

@@ -11,7 +11,7 @@ import pytest
 from callgate import Approve, Hook, InvokeContext, ToolCall, ToolContext, tool
 from callgate.hooks import Audit
 from callgate.providers.stores.effects import OPEN_STATES, EffectRecord, EffectState
-from callgate.providers.stores.memory import MemoryStore
+from callgate.providers.stores.memory.store import MemoryStore
 from callgate.runtime.effects.steps import EffectSteps
 from callgate.testing import FAR, LeaseLedger, SweepFailed
 from tests.runtime.effects.scene_desk import ANN, BOB, LEAD, call, gate_of
@@ -148,11 +148,11 @@ def test_a_ledger_that_forgets_a_claim_or_guesses_how_it_ended_is_found_out(
     sabotage: str, every_cancel_point: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control of the two tests above."""
-    real = EffectSteps._ending
+    real = EffectSteps._outcome
 
-    def guessed(self: EffectSteps, ctx: Any) -> Any:
-        state, receipt, until = real(self, ctx)
-        return EffectState.NO_EFFECT if state is EffectState.UNKNOWN else state, receipt, until
+    def guessed(self: EffectSteps, ctx: Any, claim: Any) -> Any:
+        outcome = real(self, ctx, claim)
+        return outcome._replace(state=EffectState.NO_EFFECT) if outcome.state is EffectState.UNKNOWN else outcome
 
     def forgotten(self: EffectSteps, ctx: Any) -> None:
         if ctx.error is None:
@@ -162,6 +162,6 @@ def test_a_ledger_that_forgets_a_claim_or_guesses_how_it_ended_is_found_out(
     if sabotage == "forgets":
         monkeypatch.setattr(EffectSteps, "end_now", forgotten)
     else:
-        monkeypatch.setattr(EffectSteps, "_ending", guessed)
+        monkeypatch.setattr(EffectSteps, "_outcome", guessed)
     with pytest.raises(SweepFailed):
         every_cancel_point(one_call())

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from callgate import Hook, InvokeContext, Outcome
+from callgate import Approve, Outcome
 from callgate.errors import Invalid
 from callgate.hooks import Committed, NoEffect
 from callgate.providers.stores.effects import EffectRecord
+from callgate.providers.stores.memory.store import MemoryStore
 from callgate.runtime.effects.ledger import ASK_AT_ONCE
 from callgate.testing import FakeClock, VirtualTime
 from tests.runtime.effects.scene_desk import ANN, BOB, Desk, call, gate_of, states
@@ -112,28 +113,14 @@ async def test_every_unknown_effect_is_asked_about_in_turn_the_oldest_first(stor
 
 async def test_an_approval_that_meets_an_unknown_effect_is_not_used_up_before_it_may_run() -> None:
     """I4, I5."""
-    from callgate import Approve
-
-    desk, finds = Desk(), Finds(None, NoEffect())
-    endings = iter(["raise", "ok"])
-    made = desk.tool(requires_approval=True)
-
-    class Ends(Hook):
-        def will_normalize_input(self, ctx: InvokeContext) -> None:
-            ctx.input = {**ctx.input, "how": how[0]}
-
-    how = [next(endings)]
-    async with gate_of(made, [finds, Ends()]) as gate:
-
-        async def approved() -> Any:
-            waiting = await gate.call(call(), user=ANN, request_id="r")
-            return waiting.pending.handle
-
-        first, handle = await approved(), await approved()
-        await gate.resume(first, Approve(), approver=BOB)
-        unknown = await gate.resume(handle, Approve(), approver=BOB)
+    store, desk, finds = MemoryStore(), Desk(), Finds(None, NoEffect())
+    asks, runs = desk.tool(requires_approval=True), desk.tool()
+    async with gate_of(asks, [finds], store=store) as gate, gate_of(runs, [finds], store=store) as older:
+        waiting = await gate.call(call(how="raise"), user=ANN, request_id="r")
+        await older.call(call(how="raise"), user=ANN, request_id="r")
+        unknown = await gate.resume(waiting.pending.handle, Approve(), approver=BOB)
         assert (unknown.outcome, desk.paid) == (Outcome.UNKNOWN, [5])
-        done = await gate.resume(handle, Approve(), approver=BOB)
+        done = await gate.resume(waiting.pending.handle, Approve(), approver=BOB)
         assert (done.outcome, desk.paid) == (Outcome.ERROR, [5, 5]), "it ran: that it fails again is its own matter"
 
 

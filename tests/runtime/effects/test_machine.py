@@ -12,8 +12,8 @@ from hypothesis.errors import Flaky
 from callgate import Approval
 from callgate.providers.signing import SigningKeys
 from callgate.providers.stores.effects import SuspensionRecord, SuspensionState
-from callgate.providers.stores.memory_effects import MemoryEffects
-from callgate.providers.stores.memory_suspensions import MemorySuspensions
+from callgate.providers.stores.memory.effects import MemoryEffects
+from callgate.providers.stores.memory.suspensions import MemorySuspensions
 from callgate.runtime.suspensions.decisions import with_decision
 from callgate.runtime.suspensions.resumption import Resumed, SuspendedCall
 from callgate.runtime.suspensions.suspensions import SuspensionManager
@@ -84,10 +84,10 @@ def the_caller_may_approve(patch: pytest.MonkeyPatch) -> None:
 def nothing_expires(patch: pytest.MonkeyPatch) -> None:
     real = SuspensionManager._find
 
-    async def find(self: Any, *args: Any) -> Any:
+    async def find(self: Any, *args: Any, **options: Any) -> Any:
         now, self.now = self.now, lambda: 0.0
         try:
-            return await real(self, *args)
+            return await real(self, *args, **options)
         finally:
             self.now = now
 

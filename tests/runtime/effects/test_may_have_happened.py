@@ -76,10 +76,10 @@ async def test_the_failure_of_an_irreversible_tool_without_a_key_says_that_it_ma
     async with Gate(tools=tools(), hooks=[Late()], **options) as gate:
         for name, how in itertools.product(("bare", "keyed", "repeated", "other"), (*OPEN, *CLEAR)):
             asked = ToolCall(name=name, arguments={"how": how})
-            result = await gate.call(asked, user=ANN, deadline=0.02 if how == "hang" else None)
+            result = await gate.call(asked, user=ANN, deadline=0.1 if how == "hang" else None)
             raised = ""
             try:
-                await gate.invoke(name, {"how": how}, user=User("bob"), deadline=0.02 if how == "hang" else None)
+                await gate.invoke(name, {"how": how}, user=User("bob"), deadline=0.1 if how == "hang" else None)
             except InvocationError as error:
                 raised = error.public
             read[name, how] = (TEXT in result_text(result), TEXT in raised)

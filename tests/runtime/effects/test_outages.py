@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +70,9 @@ class Office:
         return pay
 
     @asynccontextmanager
-    async def gate(self, *, cut: bool = True) -> AsyncGenerator[Gate]:
+    async def gate(self, *, cut: bool = True, **more: Any) -> AsyncGenerator[Gate]:
         options: dict[str, Any] = {"effects": Effects(lease=LEASE, wait=0.0), "clock": self.clock}
-        options |= {"signing_keys": [KEY], "open": True, "store": self._address}
+        options |= {"signing_keys": [KEY], "open": True, "store": self._address} | more
         async with Gate([self._tool()], self._hooks, **gate_options(**options)) as gate:
             ledger: Any = gate._records.ledger
             if cut:
@@ -190,3 +190,69 @@ async def test_an_effect_that_was_settled_by_others_meanwhile_stays_as_it_is(add
         await owner.maintain()
         assert await office.states(owner) == {settled: RUNNING}
         assert {effect.note for _, effect in await owner.store.effects.list(None)} == {"mine"}
+
+
+class Silent:
+    """A writer of the ledger that does not answer about outcomes until ``answers`` is set."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner, self.answers = inner, asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def settle(self, *args: Any) -> Any:
+        await self.answers.wait()
+        return await self._inner.settle(*args)
+
+
+LEFT = ["", "control: nothing is recorded at the end"]
+
+
+@pytest.mark.parametrize("records", [True, False], ids=LEFT)
+@pytest.mark.parametrize("fault", ["down", "silent"])
+async def test_a_gate_that_closes_records_the_outcomes_that_it_could_not_record_before(
+    address: str, fault: str, records: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Issue 34, 5: calls that had succeeded were `unknown`, since no round of maintenance came before the end."""
+    if not records:
+        monkeypatch.setattr(Ledger, "close", lambda _: asyncio.sleep(0))
+    office = Office(address)
+    async with office.gate(closing=0.5) as owner:
+        calls = await office.start(owner)
+        ledger: Any = owner._records.ledger
+        silent = Silent(ledger.writer)
+        if fault == "silent":
+            ledger.writer = silent
+        office.down = fault == "down"
+        for end in office.ends:
+            end.set()
+        assert {one.outcome for one in await asyncio.gather(*calls)} == {"success"}
+        office.down = False
+        silent.answers.set()
+    async with office.gate() as later:
+        assert await office.states(later) == {"committed" if records else "running": RUNNING}
+
+
+@pytest.mark.parametrize("fault", ["down", "silent"])
+async def test_a_gate_that_closes_without_its_store_says_how_many_outcomes_are_left(
+    address: str, fault: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No effect stays unsettled in silence, and one line is enough."""
+    office = Office(address)
+    gate = office.gate(closing=0.5, drain=0.5)
+    owner = await gate.__aenter__()
+    calls = await office.start(owner)
+    ledger: Any = owner._records.ledger
+    if fault == "silent":
+        ledger.writer = Silent(ledger.writer)
+    office.down = fault == "down"
+    for end in office.ends:
+        end.set()
+    await asyncio.gather(*calls)
+    caplog.clear()
+    with suppress(TimeoutError):
+        await gate.__aexit__(None, None, None)
+    lines = [one.getMessage() for one in caplog.records if "effect.unsettled" in one.getMessage()]
+    assert len(lines) == 1
+    assert f"number={RUNNING}" in lines[0]

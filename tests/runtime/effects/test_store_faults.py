@@ -13,7 +13,7 @@ import pytest
 from callgate.errors import StoreError
 from callgate.hooks import verify_audit
 from callgate.providers.stores.effects import EffectRecord
-from callgate.providers.stores.memory import MemoryStore
+from callgate.providers.stores.memory.store import MemoryStore
 from callgate.testing import FaultyStore, InjectedFault, faults_of
 from tests.providers.stores.backends import Backend, opened, place
 from tests.providers.stores.conftest import Places, at

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from callgate import EffectClaim, Gate, Outcome, Provide, Scoped, ToolCall, tool
 from callgate.providers.exits import Exit
-from callgate.runtime.effects.claims import CarriedClaim
+from callgate.runtime.pipeline.transaction_claim import TransactionClaim
 from tests.harness.gate_options import gate_options
 from tests.runtime.effects.carried_scene import Claim, driver
 from tests.runtime.effects.scene_desk import ANN, states
@@ -368,8 +368,8 @@ async def test_in_transaction_commits_nothing_of_a_failed_body_though_its_provid
 async def test_without_the_rollback_a_failed_body_is_committed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control."""
 
-    async def nothing(self: CarriedClaim) -> None:
+    async def nothing(self: TransactionClaim) -> None:
         """Leave the transaction as it is."""
 
-    monkeypatch.setattr(CarriedClaim, "undo", nothing)
+    monkeypatch.setattr(TransactionClaim, "undo", nothing)
     assert (await failed_twice("plain, commits itself", path))[1][1] == 2

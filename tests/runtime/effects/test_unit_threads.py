@@ -14,7 +14,7 @@ import pytest
 
 from callgate import Gate, Hook, Outcome, Provide, Scoped, ToolCall, ToolContext, tool
 from callgate.hooks import Retry
-from callgate.runtime.call.threads import threads_of
+from callgate.runtime.pipeline.threads import threads_of
 from tests.harness.gate_options import gate_options
 from tests.runtime.effects.scene_desk import ANN, states
 
@@ -238,7 +238,7 @@ async def test_an_abandoned_body_keeps_its_thread_and_its_providers_end_there() 
         return "done"
 
     async with gate_of(slow, {Unit: Scoped("execution", generator, log)}) as gate:
-        assert (await ask(gate, "slow", deadline=0.02)).outcome is Outcome.UNKNOWN
+        assert (await ask(gate, "slow", deadline=0.3)).outcome is Outcome.UNKNOWN
         assert [what for what, _, _ in log] == ["enter"]
         go_on.set()
     assert [(what, tenant) for what, _, tenant in log] == [("enter", "acme"), ("body", "acme"), ("exit", "none")]

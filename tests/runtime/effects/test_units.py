@@ -222,7 +222,7 @@ async def test_a_failed_commit_is_a_failure_of_the_tool_whose_text_stays_here() 
 async def test_a_deadline_in_the_body_rolls_back(loop: StepLoop) -> None:
     database = Database()
     async with gate_with(database) as gate:
-        result = await ask(gate, "hangs", deadline=0.2)
+        result = await ask(gate, "hangs", deadline=0.5)
         assert result.error.code == "deadline_exceeded"
         assert [str(state) for state in await states(gate)] == [NO_EFFECT]
         assert (database.rows, database.log) == ([], ["begin", "roll back"])
@@ -546,7 +546,7 @@ async def test_a_body_that_is_left_behind_keeps_its_unit_and_never_commits() -> 
         return "ordered"
 
     async with gate_with(database, tools=(slow,)) as gate:
-        running = asyncio.ensure_future(ask(gate, name="slow", deadline=0.05))
+        running = asyncio.ensure_future(ask(gate, name="slow", deadline=0.3))
         assert (await running).outcome == Outcome.UNKNOWN
         assert database.log == ["begin"]
         go_on.set()
@@ -627,7 +627,7 @@ async def test_tools_without_a_unit_run_as_before() -> None:
 
     async with gate_with(Database(), tools=(order, look)) as gate:
         plans = [gate._plans.of(name) for name in ("look", "order")]
-        assert [(plan.straight is not None, plan.in_units) for plan in plans] == [(True, False), (False, True)]
+        assert [(plan.fast_path is not None, plan.in_units) for plan in plans] == [(True, False), (False, True)]
 
 
 async def test_a_bare_call_has_units_too() -> None:

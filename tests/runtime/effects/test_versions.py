@@ -10,6 +10,7 @@ import sys
 import uuid
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from callgate import Approve, Gate, Options
 from callgate.errors import StoreError
 from callgate.hooks import Audit
 from callgate.jobs import EmbeddedJobs
+from callgate.providers.stores.sql.database.database import HEAD
+from callgate.runtime.commands.stores import main as stores_command
 from callgate.stores import JobState, SqlStore
 from tests.providers.stores.backends import POSTGRES, place, schema
 from tests.runtime.effects.scene_desk import ANN, BOB, KEY, LEAD, Desk, asked, call
@@ -28,7 +31,7 @@ ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs/how-to/upgrade.md"
 PEER = Path(__file__).parent / "version_peer.py"
 PARTS = ("hooks", "providers", "runtime", "tools")
-MIGRATION = "providers/stores/migrations/versions/v0006_aliases.py"
+MIGRATION = "providers/stores/sql/database/migrations/versions/v0007_signed_rows.py"
 
 
 def git(*arguments: str) -> bytes:
@@ -40,14 +43,14 @@ def version_before(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The library as it was before the last migration."""
     folder = tmp_path_factory.mktemp("before")
     try:
-        added = git("log", "--diff-filter=A", "--format=%H", "-1", "--", MIGRATION).decode().strip()
+        added = git("log", "--follow", "--diff-filter=A", "--format=%H", "-1", "--", MIGRATION).decode().strip()
         packed = git("archive", f"{added}^", "src", *PARTS)
     except (OSError, subprocess.CalledProcessError) as error:
         pytest.skip(f"NO HISTORY of git, so there is no version before to run: {error}")
     subprocess.run(["tar", "-x", "-C", str(folder)], input=packed, check=True, timeout=60)
     for part in PARTS:  # a checkout links them; see CONTRIBUTING.md
         (folder / "src/callgate" / part).symlink_to(folder / part)
-    assert not (folder / MIGRATION).exists()
+    assert not [*folder.rglob(Path(MIGRATION).name)]
     return folder
 
 
@@ -87,37 +90,55 @@ class Peer:
             self.process.communicate()
 
 
+def started(code: Path, address: str) -> subprocess.CompletedProcess[bytes]:
+    """Start one more process with that version, which ends at once."""
+    return subprocess.run(
+        [sys.executable, str(PEER), "more", address],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": str(code / "src")},
+        cwd=code,
+        timeout=60,
+        check=False,
+    )
+
+
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("kind", ["sqlite-file", "postgresql"])
-def test_calls_jobs_and_approvals_cross_two_versions_both_ways(kind: str, version_before: Path, tmp_path: Path) -> None:
-    """Issue 16 A7: the old process runs on while the new one migrates, and both serve."""
-    with place(kind, tmp_path) as (address, _), ExitStack() as ends:
+def test_calls_jobs_and_approvals_of_the_version_before_go_on_after_the_upgrade(
+    kind: str, version_before: Path, tmp_path: Path
+) -> None:
+    """Issue 16 A7, issue 37, 3: revision 0007 renames a table, so the old processes end before. No work of theirs is lost."""
+    keys = tmp_path / "keys"
+    keys.write_text("a key of the tests\n")
+    with place(kind, tmp_path, bare=True) as (address, _), ExitStack() as ends:
         old = Peer("old", version_before, address)
         ends.callback(old.end)
         assert old("call", "before")[0] == "old paid 5"
-        waiting = old("ask")
+        assert old("refund", ["order", 3]) == ["success", "old refunded 3", False]
+        waiting, job, done = old("ask"), old("submit", "job"), old("submit", "done")
+        assert old("write", "kept") is None
+        early = started(ROOT, address)
+        assert early.returncode != 0
+        assert b"its processes cannot use" in early.stderr, "a new process changes nothing while old ones may run"
+        assert old("call", "before") == ["old paid 5", True]
+        old.end()
+        assert stores_command(["upgrade", "--store", address], StringIO()) != 0, "not without a yes"
+        for command in (["upgrade", "--yes"], ["sign", "--signing-keys", str(keys), "--yes"]):
+            assert stores_command([*command, "--store", address], StringIO()) == 0
         new = Peer("new", ROOT, address)
         ends.callback(new.end)
+        assert (old.revision, new.revision) == ("0006", HEAD)
+        assert new("call", "before") == ["old paid 5", True]
+        assert new("refund", ["order", 3]) == ["success", "old refunded 3", True]
+        assert new("refund", ["order", 99]) == ["conflict", None, False]
         assert new("approve", waiting) == "new transferred 7"
-        assert (old.revision, new.revision >= "0006") == ("0005", True)
-        for one, other in ((old, new), (new, old)):
-            key = f"of {one.name}"
-            assert one("call", key) == [f"{one.name} paid 5", False]
-            assert other("call", key) == [f"{one.name} paid 5", True]
-            assert other("call", "before") == ["old paid 5", True]
-            job = one("submit", f"job {key}")
-            assert other("run") == "done"
-            assert one("result", job) == f"{other.name} paid 5"
-            assert other("approve", one("ask")) == f"{other.name} transferred 7"
-            order = [key, len(one.name)]
-            assert one("refund", order) == ["success", f"{one.name} refunded {order[1]}", False]
-            assert other("refund", order) == ["success", f"{one.name} refunded {order[1]}", True]
-            assert other("refund", [key, 99]) == ["conflict", None, False]
-            assert one("refund", [key, 99]) == ["conflict", None, False]
-            assert one("write", key) is None
-            assert other("read", key) == ["1", 2, [True, False], 1, "digest", 2, 1]
-            assert one("read", key) == [None, 2, [True, False], False, "digest", 2, 0]
-        assert new("refund", ["another", len("new")]) == ["success", "new refunded 3", True]
+        assert (new("run"), new("run")) == ("done", "done")
+        assert (new("result", job), new("result", done)) == ("new paid 5", "new paid 5")
+        assert new("read", "kept")[1:] == [2, [True, False], 1, "digest", 2, 1]
+        late = started(version_before, address)
+        assert late.returncode != 0
+        assert b"StoreError" in late.stderr, "the version before does not open the tables"
 
 
 # ---------------------------------------------------------------------- roles

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from importlib import import_module
 from typing import Any
 
 from callgate import Approval, Approve, Effects, Gate, ToolCall, User, tool
 from callgate.jobs import EmbeddedJobs
 from callgate.providers.stores.base import AuditRow, CacheEntry, Grant, Limit
 from callgate.providers.stores.effects import Pin
-from callgate.providers.stores.sql_database import HEAD
 
+try:
+    from callgate.providers.stores.sql.database import database
+except ModuleNotFoundError:  # the version before has one folder for all stores
+    database = import_module("callgate.providers.stores.sql_database")
 NAME, ADDRESS = sys.argv[1:3]
 LIMIT = Limit(10, 3600.0)
 ANN, BOB = User("ann", "acme"), User("bob", "acme", roles={"lead"})
@@ -105,7 +109,7 @@ async def main() -> None:
     options: dict[str, Any] = {"effects": Effects(durable=True), "signing_keys": ["a key of the tests"]}
     gate = Gate([pay, refund, transfer], allow_unguarded=True, store=ADDRESS, jobs=EmbeddedJobs(0), **options)
     async with gate:
-        print(json.dumps(HEAD), flush=True)
+        print(json.dumps(database.HEAD), flush=True)
         while line := await asyncio.to_thread(sys.stdin.readline):
             do, value = json.loads(line)
             try:

@@ -14,9 +14,11 @@ import pytest
 from callgate import Effects, Gate, Hook, InvokeContext, Outcome, Provide, ToolRecord, UnknownTool
 from callgate.errors import DefinitionError, HookError, ProviderError, RegistrationError
 from callgate.hooks import Authorize, forbid, permit
-from callgate.runtime.engine import Engine
-from callgate.runtime.plans import Generation, Plans
+from callgate.runtime.pipeline import plans
+from callgate.runtime.pipeline.compile import compile_plan
+from callgate.runtime.pipeline.plans import Generation, Plans
 from callgate.tools.definition import Effect
+from callgate.tools.record import as_declared
 from callgate.tools.schemas import validation
 from tests.harness.gate_options import gate_options
 from tests.runtime.gate.making import call, double, gate_of, made
@@ -35,7 +37,7 @@ def guarded(*tools: Any, hooks: Any = (), **options: Any) -> Gate:
 
 
 def pays(name: str = "pay", **options: Any) -> ToolRecord:
-    return made(double, name, effect=Effect.IRREVERSIBLE, **options)
+    return as_declared(made(double, name, effect=Effect.IRREVERSIBLE, **options))
 
 
 ALL = Authorize(permit("all"))
@@ -55,9 +57,9 @@ READS: dict[str, Read] = {
 class Paused:
     """Stops the first compilation in a thread, until the test has changed the policy."""
 
-    def __init__(self, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reached, self.go_on = threading.Event(), threading.Event()
-        compiles, first = gate._engine.compile, threading.Lock()
+        compiles, first = compile_plan, threading.Lock()
 
         def compile_slowly(*given: Any, **options: Any) -> Any:
             plan = compiles(*given, **options)
@@ -66,13 +68,13 @@ class Paused:
                 assert self.go_on.wait(10)
             return plan
 
-        monkeypatch.setattr(gate._engine, "compile", compile_slowly)
+        monkeypatch.setattr(plans, "compile_plan", compile_slowly)
 
 
 async def denials_after_a_change_in_between(read: Read, monkeypatch: pytest.MonkeyPatch) -> list[Outcome]:
     """Let a thread compile a plan, call ``use`` meanwhile, then call the tool in every way."""
     async with gate_of([made(double)], lazy=True) as gate:
-        paused = Paused(gate, monkeypatch)
+        paused = Paused(monkeypatch)
         with ThreadPoolExecutor(1) as threads:
             reading = threads.submit(read, gate)
             assert paused.reached.wait(10)
@@ -106,7 +108,7 @@ async def test_the_probe_finds_a_plan_that_is_stored_for_a_later_policy(monkeypa
 
 async def test_a_call_that_compiles_during_a_change_runs_under_the_new_policy(monkeypatch: pytest.MonkeyPatch) -> None:
     async with gate_of([made(double)], lazy=True) as gate:
-        paused = Paused(gate, monkeypatch)
+        paused = Paused(monkeypatch)
         with ThreadPoolExecutor(1) as threads:
             made_elsewhere = threads.submit(gate.invoke, "work", {"n": 1})
             assert paused.reached.wait(10)
@@ -319,7 +321,7 @@ class Counted:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.plans = self.schemas = 0
-        compiles, compiles_schema = Engine.compile, validation.compile_schema
+        compiles, compiles_schema = compile_plan, validation.compile_schema
 
         def plan(*given: Any, **options: Any) -> Any:
             self.plans += 1
@@ -329,8 +331,8 @@ class Counted:
             self.schemas += 1
             return compiles_schema(*given, **options)
 
-        monkeypatch.setattr(Engine, "compile", plan)
-        monkeypatch.setattr("callgate.runtime.engine.compile_schema", schema)
+        monkeypatch.setattr(plans, "compile_plan", plan)
+        monkeypatch.setattr("callgate.runtime.pipeline.builtin.compile_schema", schema)
 
 
 async def test_a_change_of_policy_compiles_no_schema_again_and_no_plan_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

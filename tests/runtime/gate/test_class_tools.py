@@ -22,6 +22,7 @@ from callgate import (
 from callgate.models import OpenAIChat
 from callgate.providers.stores.effects import EffectState
 from callgate.tools.arguments import hydration
+from callgate.tools.arguments.hydration import UnmadeTool
 from tests.runtime.conversation.conversing import FakeModel, asks, says
 from tests.runtime.gate.making import NUMBER, USER, call, gate_of
 
@@ -64,7 +65,7 @@ async def test_a_class_tool_is_made_once_after_authorisation(arguments: Any, ref
     """Contract 23, 44, 51, I7."""
     async with gate_of([Noted], Authorising(refuses=refuses)) as gate:
         found = gate.hydrate(call(arguments))
-        assert (EVENTS, found.success, found.tool) == ([], True, None)
+        assert (EVENTS, found.success, type(found.tool)) == ([], True, UnmadeTool)
         await gate.call(found, user=USER)
     assert (["authorised"] if refuses else ["authorised", "made", "ran"]) == EVENTS
 
@@ -90,17 +91,17 @@ async def test_a_conversation_makes_a_class_tool_once() -> None:
     assert EVENTS == ["authorised", "made", "ran"]
 
 
-async def test_a_model_client_makes_no_class_tool_whether_it_gets_a_gate_or_tools() -> None:
-    """Contract 51, 55, 57."""
+async def test_a_model_client_makes_no_class_tool_of_a_gate_and_the_instance_of_a_plain_one() -> None:
+    """Contract 51, 55, 57: a gate authorises first; ``run`` is not called in either case."""
     from callgate.runtime.models.wire.offered_tools import ToolTranslator
     from callgate.tools.calls import ANONYMOUS
 
     translator = ToolTranslator(OpenAIChat.codec)
     async with gate_of([Noted]) as gate:
-        for tools in (gate, [Noted]):
-            found = await translator.of(tools, ANONYMOUS, checked=True).hydrate(call('{"n": 2}'), None)
-            assert (found.success, found.tool) == (True, None)
-    assert EVENTS == []
+        found = await translator.of(gate, ANONYMOUS, checked=True).hydrate(call('{"n": 2}'), None)
+        assert (found.success, isinstance(found.tool, Noted), EVENTS) == (True, False, [])
+        found = await translator.of([Noted], ANONYMOUS, checked=True).hydrate(call('{"n": 2}'), None)
+        assert (found.success, isinstance(found.tool, Noted), EVENTS) == (True, True, ["made"])
 
 
 async def test_hydration_without_a_gate_says_so_and_makes_the_instance() -> None:

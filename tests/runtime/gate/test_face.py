@@ -30,6 +30,7 @@ from callgate.errors import HookError
 from callgate.hooks import Authorize, permit, sampled
 from callgate.runtime.models.wire.codec import WireError
 from callgate.tools.definition import Effect
+from callgate.tools.record import Style
 from tests.runtime.gate.making import NUMBER, USER, call, double, gate_of, made
 
 
@@ -138,7 +139,7 @@ def test_an_option_of_the_gate_that_does_not_exist_is_refused() -> None:
 async def test_a_tool_that_may_change_the_world_needs_somebody_who_authorises(effect: Effect | None) -> None:
     """Contract 96, I6."""
     key = ("n",) if effect in {Effect.KEYED, Effect.IRREVERSIBLE} else ()
-    record = ToolRecord(ToolDefinition("pay", "Pays.", NUMBER, effect=effect, key=key), double)
+    record = ToolRecord(ToolDefinition("pay", "Pays.", NUMBER, effect=effect, key=key), double, Style.KEYWORDS)
     with pytest.raises(RegistrationError, match="'pay'") as caught:
         await Gate([record], effects=Effects(durable=False)).__aenter__()
     assert "allow_unguarded=True" in str(caught.value)

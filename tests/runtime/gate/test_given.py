@@ -16,7 +16,7 @@ from callgate import (
     invoke_tool,
     tool,
 )
-from callgate.runtime.call.streams import Result
+from callgate.runtime.pipeline.streams import Result
 from callgate.tools.calls import ANONYMOUS
 
 ANN = User("ann")

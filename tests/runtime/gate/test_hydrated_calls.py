@@ -252,3 +252,36 @@ async def test_an_irreversible_tool_without_parameters_runs_where_a_wire_sends_n
         asked = ToolCall(name="stop", arguments=sent)
         result = await gate.call(gate.hydrate(asked) if hydrated else asked, user=USER)
     assert (result.output, result.error) == ("stopped", None)
+
+
+# ------------------------------------------------------------------ the tool of a result
+
+
+def styles() -> list[Any]:
+    @tool(effect="read")
+    async def look(n: int) -> int:
+        """Look."""
+        return n
+
+    @tool({"name": "seek", "description": "Seek.", "effect": "read", "parameters": NUMBER})
+    class Seek:
+        async def run(self) -> int:
+            return 1
+
+    return [look, Seek, made(double)]
+
+
+@pytest.mark.parametrize("raw", ['{"n": 1}', {"n": 1}, "{'n': 1}"], ids=["text", "object", "tolerant"])
+@pytest.mark.parametrize("style", range(3), ids=["function", "class", "record"])
+async def test_the_tool_of_a_result_of_a_gate_answers_with_the_line_to_write(style: int, raw: Any) -> None:
+    """The documents' loop, ``for t in results: await t.tool.run()``, ended in ``None has no attribute 'run'``."""
+    one = styles()[style]
+    gate = gate_of([one])
+    async with gate:
+        name = gate.registry.list()[0].id
+        found = gate.hydrate(ToolCall(id="c", name=name, arguments=raw))
+        with pytest.raises(TypeError, match=r"write `await gate\.call\(hydrated, user=user\)`"):
+            await found.tool.run()
+        assert (await gate.call(found, user=USER)).ok
+        failed = gate.hydrate(ToolCall(id="c", name=name, arguments={"n": "x"}))
+    assert (failed.success, failed.tool) == (False, None), "there is nothing to run"

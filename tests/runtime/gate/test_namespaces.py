@@ -49,7 +49,7 @@ Stores = Callable[[], Store]
 def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[Stores]:
     with place(request.param, tmp_path) as (address, prefix):
         if request.param == "redis":
-            from callgate.providers.stores.redis import RedisStore
+            from callgate.providers.stores.redis.store import RedisStore
 
             yield lambda: RedisStore(address, prefix=prefix)
         elif address.endswith("://"):  # in the memory of one process

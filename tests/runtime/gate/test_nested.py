@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from callgate import Denied, Hook, Invalid, InvokeContext, Outcome, ToolContext, UnknownTool, tool
-from callgate.runtime.call.streams import Progress
-from callgate.runtime.engine import MAX_DEPTH
+from callgate.runtime.pipeline.nesting import MAX_DEPTH
+from callgate.runtime.pipeline.streams import Progress
 from tests.runtime.gate.making import USER, Seeing, call, gate_of, made
 
 
@@ -129,7 +129,7 @@ async def test_a_deadline_ends_the_outer_call_while_the_inner_one_waits() -> Non
         return n
 
     async with gate_of([through("inner"), made(leaf, "inner")]) as gate:
-        result = await gate.call(call(), user=USER, deadline=0.01)
+        result = await gate.call(call(), user=USER, deadline=0.1)
     assert result.error is not None
     assert result.error.code == "deadline_exceeded"
     assert ended == ["inner"]

@@ -78,7 +78,7 @@ async def test_the_proof_sees_a_gate_that_offers_what_is_hidden(monkeypatch: Any
     async def careless(query: Any, index: Any, *, visible: Any, **options: Any) -> Any:
         return await pick_tools(query, index, **options)
 
-    monkeypatch.setattr("callgate.runtime.faces.picking.pick_tools", careless)
+    monkeypatch.setattr("callgate.tools.picking.pick.pick_tools", careless)
     assert await hidden_offers(gate, chance) > 0
 
 

@@ -26,7 +26,7 @@ from callgate import (
     tool,
 )
 from callgate.errors import Denied
-from callgate.hooks.facts import OnRepair
+from callgate.hooks.state.facts import OnRepair
 from callgate.models import OpenAIChat
 from callgate.runtime.conversation.events import Ending
 from callgate.runtime.models.wire.offered_tools import ToolTranslator

@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel
 
 from callgate import Gate, Hook, InvokeContext, Outcome, ToolCall, ToolContext, tool
-from callgate.runtime.call.streams import QUEUE, Event, Partial, Progress, Result
+from callgate.runtime.pipeline.streams import QUEUE, Event, Partial, Progress, Result
 from tests.runtime.gate.making import ANYTHING, USER, Seeing, call, gate_of, made
 
 

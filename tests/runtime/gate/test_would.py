@@ -222,7 +222,7 @@ async def test_what_hooks_take_for_a_call_is_given_back() -> None:
     async with gate_with(Takes()) as gate:
         assert await gate.would("stored", {}, user=ANN)
         assert (Lease.entered, Lease.left, Db.closed) == (1, 1, ["db"])
-        assert not gate._engine.under_way
+        assert not gate._services.under_way
     async with gate_with() as gate:
         assert await gate.would("stored", {}, user=ANN)
         assert Db.closed == ["db"]
@@ -244,7 +244,7 @@ async def test_a_hook_that_hangs_ends_at_the_deadline() -> None:
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asking
-        assert not gate._engine.under_way
+        assert not gate._services.under_way
 
 
 async def test_a_gate_that_is_not_open_answers_no_question() -> None:

@@ -13,7 +13,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 import callgate
-from callgate import Gate, Hook, InvokeContext, User, tool
+from callgate import Effects, Gate, Hook, InvokeContext, User, tool
 from callgate.errors import StoreError
 from callgate.runtime.hosts.asgi.problem_details import STATUS, status_of
 from callgate.runtime.lifespan import probe
@@ -148,7 +148,7 @@ async def test_an_authenticator_that_fails_lets_nobody_in(mistake: str) -> None:
         ("add", {"a": 1, "CANARY-b": 2}, 422, "invalid_arguments"),
         ("add", {"a": 1, "b": 99_123_456}, 422, "invalid_arguments"),
         ("none", {"a": "CANARY"}, 404, "unknown_tool"),
-        ("secret", {"plan": "CANARY"}, 403, "role"),
+        ("secret", {"plan": "CANARY"}, 404, "unknown_tool"),
         ("forbidden", {}, 451, "not_yours"),
         ("busy", {}, 429, "retry_later"),
         ("broken", {}, 500, "error"),
@@ -175,6 +175,30 @@ async def test_what_goes_wrong_is_told_as_problem_details_without_values(
     if code == "retry_later":
         assert (said.headers["retry-after"], told["retry_after_ms"]) == ("2", 1500)
     assert desk.places.held == 0
+
+
+async def test_a_call_that_is_running_is_answered_with_the_time_to_ask_again() -> None:
+    """409 ``in_flight``; a conflict, which no repeat mends, has no such time."""
+    began, go = asyncio.Event(), asyncio.Event()
+
+    @tool(effect="keyed", key=("order",))
+    async def pay(order: str, cents: int) -> int:
+        """Pay once."""
+        began.set()
+        await go.wait()
+        return cents
+
+    gate = Gate([pay], allow_unguarded=True, effects=Effects(durable=False, wait=0.0))
+    async with served(callgate.asgi(gate, authenticate=who)) as running, running.client() as client:
+        first = asyncio.create_task(post(client, "pay", {"order": "A", "cents": 1}))
+        await began.wait()
+        repeat = await post(client, "pay", {"order": "A", "cents": 1})
+        go.set()
+        assert (await first).json() == 1
+        other = await post(client, "pay", {"order": "A", "cents": 2})
+    assert (repeat.status_code, repeat.json()["code"], repeat.headers["retry-after"]) == (409, "in_flight", "1")
+    assert repeat.json()["retry_after_ms"] == 1000
+    assert (other.status_code, "retry-after" in other.headers) == (409, False)
 
 
 @pytest.mark.parametrize(

@@ -114,3 +114,15 @@ def test_a_gate_without_tools_has_a_document() -> None:
         "/tools",
         "/openapi.json",
     }
+
+
+def test_a_reference_to_an_anchor_leads_to_its_place() -> None:
+    """Other tools of the document may have the same anchor."""
+    schema = {
+        "properties": {"x": {"$ref": "#p"}, "$anchor": {}},
+        "$defs": {"a/b c": {"$anchor": "p", "type": "string"}},
+    }
+    assert embedded(schema, "t.arguments") == {
+        "properties": {"x": {"$ref": "#/components/schemas/t.arguments/$defs/a~1b%20c"}, "$anchor": {}},
+        "$defs": {"a/b c": {"type": "string"}},
+    }

@@ -11,7 +11,7 @@ from fastapi import Depends, FastAPI
 
 import callgate
 from callgate import Gate, InvocationError, RegistrationError, User
-from callgate.runtime.faces.bound import Bound
+from callgate.runtime.gate.bound import Bound
 from tests.runtime.gate.making import gate_of
 from tests.runtime.hosts.making import Desk, who
 from tests.runtime.hosts.serving import served

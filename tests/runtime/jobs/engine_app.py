@@ -145,9 +145,14 @@ def gate(jobs: Any, **options: Any) -> Gate:
     )
 
 
+def procrastinate(**options: Any) -> ProcrastinateJobs:
+    """The engine, with the queues of the test."""
+    return ProcrastinateJobs(queues=os.environ["CALLGATE_TEST_QUEUES"].split(), poll=0.1, **options)
+
+
 def with_procrastinate() -> Gate:
     """For ``callgate worker``."""
-    return gate(ProcrastinateJobs(poll=0.1))
+    return gate(procrastinate())
 
 
 def celery_app(broker: str, prefix: str) -> Any:

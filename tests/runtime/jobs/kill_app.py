@@ -19,7 +19,7 @@ from typing import Any
 from callgate import Effects, Gate, Hook, Jobs, ToolContext, User, tool
 from callgate.hooks import Concurrency, Quota
 from callgate.providers.stores.base import Limit
-from callgate.providers.stores.redis import RedisStore
+from callgate.providers.stores.redis.store import RedisStore
 from callgate.runtime.hosts.celery import CeleryJobs
 from callgate.runtime.hosts.procrastinate import ProcrastinateJobs
 from callgate.runtime.jobs.embedded import EmbeddedJobs
@@ -169,8 +169,8 @@ def engine(place: Place, app: Any = None) -> Any:
 
 def sabotage() -> None:
     """Claim nothing in this process."""
-    runtime: Any = importlib.import_module("callgate.runtime.suspensions.record_keeping")
-    runtime.effect_step = without_claim
+    runtime: Any = importlib.import_module("callgate.runtime.effects.steps")
+    runtime.LedgerClaims.of_tool = without_claim
 
 
 def for_worker() -> Gate:

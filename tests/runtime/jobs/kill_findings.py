@@ -12,7 +12,7 @@ from typing import Any
 
 from callgate import Outcome
 from callgate.providers.stores.jobs import FINAL_STATES, Job, JobState
-from callgate.runtime.call.result_json import result_from_json
+from callgate.runtime.pipeline.result_json import result_from_json
 from tests.runtime.jobs.kill_app import EFFECTFUL, LEASE, PLACES, RATION
 from tests.runtime.jobs.kill_crew import Death
 from tests.runtime.jobs.kill_lines import Oracle

@@ -16,18 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from callgate import Gate, InvocationError, Jobs, Stage, ToolCall, ToolRecord, ToolResult, User
-from callgate.runtime.call.options import CallOptions
-from callgate.runtime.call.result_json import result_as_json
 from callgate.runtime.hosts.celery import CeleryJobs, register
 from callgate.runtime.hosts.procrastinate import ProcrastinateJobs
 from callgate.runtime.jobs.calls import JobCalls
+from callgate.runtime.pipeline.options import CallOptions
+from callgate.runtime.pipeline.result_json import result_as_json
 from callgate.testing import RecordingHook
 from tests.harness.gate_options import gate_options
 from tests.hooks.making import DEFINITION, record
 from tests.hooks.verbs import NOTHING, VERBS
-from tests.runtime.call.lifecycle_cases import NEIGHBOURS, SCENARIOS, Cell, cells, deadline_cells
-from tests.runtime.call.lifecycle_gates import JOURNALS, body_of, meddler, others, seen
 from tests.runtime.jobs.engine_app import KEY, celery_app, folder
+from tests.runtime.pipeline.lifecycle_cases import NEIGHBOURS, SCENARIOS, Cell, cells, deadline_cells
+from tests.runtime.pipeline.lifecycle_gates import JOURNALS, body_of, meddler, others, seen
 
 Trace = Mapping[str, Any]
 

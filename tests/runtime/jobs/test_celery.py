@@ -19,8 +19,9 @@ from callgate import Gate, JobHandle, Outcome, RegistrationError, ToolCall
 from callgate.errors import StoreError
 from callgate.runtime.hosts.celery import CeleryJobs, register
 from callgate.runtime.hosts.celery.backend import SLACK, TASK
-from callgate.runtime.hosts.celery.worker import MAX_RETRIES, _task
-from callgate.runtime.jobs.backend import Tally
+from callgate.runtime.hosts.celery.sender import SenderPool
+from callgate.runtime.hosts.celery.worker import MAX_RETRIES, _task, check_queues
+from callgate.runtime.options.job_engine import Tally
 from callgate.stores import JobState
 from callgate.testing import FakeClock
 from tests.providers.stores.backends import schema
@@ -311,3 +312,50 @@ async def test_callgate_worker_says_what_to_start_instead(store: str) -> None:
     gate = engine_app.gate(CeleryJobs("memory://", queues=["default", "urgent"]), store=store)
     with pytest.raises(RegistrationError, match=r"celery -A MODULE worker --queues callgate\.default,callgate\.urgent"):
         await gate.jobs.backend.work(3, (), asyncio.Event(), 1.0, Tally())
+
+
+# ---------------------------------------------------------------------- namespaces
+
+NAMES = {"": "x.default", "billing": "x.billing.default", "ledger": "x.ledger.default"}
+"""The name of the queue ``default`` in the broker, by the namespace of the gate."""
+
+
+@pytest.mark.parametrize("namespace", NAMES)
+async def test_a_gate_in_a_namespace_has_queues_of_its_own(
+    namespace: str, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Issue 34: workers of another service took its messages, and its jobs ran when they were sent again."""
+    sent = list[str]()
+
+    async def send(_: object, *_args: object, queue: str, **_options: object) -> None:
+        sent.append(queue)
+
+    monkeypatch.setattr(SenderPool, "send", send)
+    app, clock = engine_app.celery_app("memory://", "x"), FakeClock()
+    jobs = CeleryJobs(app, queue_prefix="x.", resend=20.0)
+    async with engine_app.gate(jobs, store=store, clock=clock, namespace=namespace) as gate:
+        await gate._lifespan.background.stop()  # the test sweeps itself
+        await submit(gate, "look", {"n": 7})
+        clock.advance(21.0)
+        await gate.jobs.recover()  # as for a message that a version before sent to another queue
+        assert sent == [NAMES[namespace]] * 2
+        assert {*app.amqp.queues} & {*NAMES.values()} == {NAMES[namespace]}, "a worker takes from its own alone"
+        with pytest.raises(RegistrationError, match=f"--queues {NAMES[namespace]} "):
+            await jobs.work(1, (), asyncio.Event(), 0.0, Tally())
+
+
+@pytest.mark.parametrize("namespace", NAMES)
+@pytest.mark.parametrize("named", [None, *NAMES.values()])
+def test_a_worker_that_takes_from_no_queue_of_its_gate_says_so(namespace: str, named: str | None, store: str) -> None:
+    app = engine_app.celery_app("memory://", "x")
+    gate = engine_app.gate(CeleryJobs(app, queue_prefix="x."), store=store, namespace=namespace)
+    backend = gate.jobs.backend
+    assert isinstance(backend, CeleryJobs)
+    backend.prepare()
+    if named is not None:
+        app.amqp.queues.select([named])  # --queues
+    if named in {None, NAMES[namespace]}:
+        check_queues(app, backend)
+    else:
+        with pytest.raises(RegistrationError, match=f"add {NAMES[namespace]} to --queues"):
+            check_queues(app, backend)

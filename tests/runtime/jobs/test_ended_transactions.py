@@ -14,8 +14,8 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from callgate import Approve, Gate
 from callgate.errors import StoreError
-from callgate.providers.stores import sql_states
-from callgate.providers.stores.sql import SqlStore
+from callgate.providers.stores.sql.database import states as sql_states
+from callgate.providers.stores.sql.store import SqlStore
 from callgate.runtime.jobs import submission
 from callgate.stores import JobState
 from tests.providers.stores.backends import place
@@ -27,19 +27,22 @@ ENDINGS = ("40001", "40P01")
 
 
 class Ending(SqlStore):
-    """A store whose *n*-th transaction is ended by the server: it is rolled back after all that its body did."""
+    """A store whose *n*-th transaction is ended by the server: it is rolled back after all that its body did.
 
-    at: int | None = None
-    code: str | None = None
-    count = 0
+    Its views, such as the signed one of a gate, count together.
+    """
+
+    def __init__(self, address: str, at: int | None = None, code: str | None = None) -> None:
+        self.at, self.code, self.counted = at, code, [0]
+        super().__init__(address)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[Any, None]:
         """See ``Store``."""
         async with super().transaction() as within:
             yield within
-            self.count += 1
-            if self.count == self.at:
+            self.counted[0] += 1
+            if self.counted[0] == self.at:
                 raise StoreError("ended because of others", sqlstate=self.code)
 
 
@@ -67,17 +70,16 @@ async def stories(codes: Sequence[str], folder: Path, kind: str) -> tuple[int, l
         plain = Ending(address)
         expected = await story(plain)
     wrong: list[Any] = []
-    for number in range(1, plain.count + 1):
+    for number in range(1, plain.counted[0] + 1):
         with place(kind, folder / str(number)) as (address, _):
             (folder / str(number)).mkdir(exist_ok=True)
-            store = Ending(address)
-            store.at, store.code = number, codes[number % len(codes)]
+            store = Ending(address, number, codes[number % len(codes)])
             try:
                 if (seen := await story(store)) != expected:
                     wrong.append(seen)
             except (StoreError, AssertionError) as error:
                 wrong.append(error)
-    return plain.count, wrong
+    return plain.counted[0], wrong
 
 
 async def test_a_transaction_that_the_server_ends_costs_no_job(tmp_path: Path) -> None:

@@ -34,9 +34,9 @@ BACK: dict[str, Callable[[Way], None]] = {
 def one(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Broker]:
     monkeypatch.setenv("CALLGATE_TEST_FOLDER", str(tmp_path))
     with broker(request.param) as made:
-        CeleryJobs(
-            made.app, queues=QUEUES, queue_prefix=f"{made.prefix}."
-        ).prepare()  # it looks at them on a straight way
+        jobs = CeleryJobs(made.app, queues=QUEUES, queue_prefix=f"{made.prefix}.")
+        engine_app.gate(jobs, store=made.store)
+        jobs.prepare()  # it declares the queues before the broker goes away
         yield made
 
 

@@ -18,7 +18,7 @@ from callgate.errors import NotPending, StoreError
 from callgate.jobs import EmbeddedJobs
 from callgate.providers.stores.jobs import Job
 from callgate.runtime.hosts.procrastinate import ProcrastinateJobs
-from callgate.runtime.jobs.backend import Tally
+from callgate.runtime.options.job_engine import Tally
 from callgate.stores import JobState
 from callgate.testing import FakeClock
 from tests.harness.tcp_way import Way, way_to

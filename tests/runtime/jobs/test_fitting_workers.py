@@ -156,9 +156,7 @@ async def test_a_job_that_fits_nobody_ends_at_its_deadline_or_when_it_is_cancell
     clock = FakeClock()
     async with worker(address, clock, send("new")) as new, worker(address, clock, look) as old:
         late, cancelled = [await new.submit(call(), user=ANN, deadline=left) for left in (60.0, None)]
-        for _ in range(2):
-            assert await old.jobs.run_invocation() is JobState.QUEUED
-        assert await old.jobs.run_invocation() is None
+        assert [await old.jobs.run_invocation() for _ in range(2)] == [JobState.QUEUED, None]
         assert await cancelled.cancel()
         clock.advance(60.0)
         assert await old.jobs.run_invocation() is JobState.DONE

@@ -13,7 +13,7 @@ import pytest
 from callgate import Approval, Approve, Deny, Edit, Effects, Gate, Jobs, Outcome, Respond, ToolContext, User, tool
 from callgate.errors import Conflict, NotPending, StoreError
 from callgate.jobs import CallState, EmbeddedJobs
-from callgate.providers.stores.memory import MemoryStore
+from callgate.providers.stores.memory.store import MemoryStore
 from callgate.runtime.effects.ledger import Ledger
 from callgate.runtime.jobs.resuming import SuspendedJobs
 from callgate.stores import JobState, Store

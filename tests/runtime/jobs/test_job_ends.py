@@ -20,9 +20,9 @@ from callgate.runtime.hosts.celery import CeleryJobs
 from callgate.runtime.hosts.celery.worker import _task
 from callgate.runtime.hosts.procrastinate import ProcrastinateJobs
 from callgate.runtime.jobs import running
-from callgate.runtime.jobs.backend import Tally
 from callgate.runtime.jobs.calls import UnusableResult
 from callgate.runtime.jobs.jobs import JobHandle
+from callgate.runtime.options.job_engine import Tally
 from callgate.stores import JobState
 from tests.providers.stores.backends import place
 from tests.runtime.jobs.engine_app import celery_app
@@ -84,7 +84,7 @@ async def pay(who: str) -> str:
 @tool(effect="read")
 async def odd(kind: str, ctx: ToolContext) -> Any:
     """Return what is no JSON, and report what is no progress."""
-    ctx.progress(float("nan"), message=object())  # type: ignore[arg-type]
+    ctx.progress(float("nan"))
     outputs: dict[str, Any] = {
         "object": object(),
         "set in a list": [{"a", "b"}],

@@ -111,12 +111,24 @@ def test_what_is_dead_is_queued_again_and_runs_once_the_reason_is_gone(address: 
     assert asyncio.run(ends()).output == "sent to you"
 
 
-def test_what_waits_is_cancelled_and_what_is_over_is_not(address: str) -> None:
+def test_what_waits_is_cancelled_and_what_is_over_is_not(address: str, tmp_path: Path) -> None:
+    """The user is shown the end only if it is signed, as the ends that workers write are."""
+    keys = tmp_path / "keys"
+    keys.write_text("a key of the tests, long enough")
     (waits,) = listed(address, "--state", "queued")
     (dead,) = listed(address, "--state", "dead")
-    assert jobs("cancel", address, waits["id"][:8], "--yes") == (0, f"{waits['id'][:12]} is cancelled\n")
+    code, told = jobs("cancel", address, waits["id"][:8], "--yes")
+    assert (code, "give --signing-keys FILE" in told) == (1, True)
+    signed = ("--yes", "--signing-keys", str(keys))
+    assert jobs("cancel", address, waits["id"][:8], *signed) == (0, f"{waits['id'][:12]} is cancelled\n")
     assert jobs("cancel", address, dead["id"], "--yes") == (1, f"{dead['id'][:12]} is dead\n")
     assert [job["state"] for job in listed(address, "--state", "cancelled")] == [JobState.CANCELLED]
+
+    async def shown() -> JobState:
+        async with gate(address) as g:
+            return (await g.job(waits["id"], user=ANN).status()).state
+
+    assert asyncio.run(shown()) is JobState.CANCELLED
 
 
 def test_only_what_is_old_and_over_is_forgotten(address: str) -> None:

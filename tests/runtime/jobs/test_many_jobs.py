@@ -237,7 +237,7 @@ async def test_procrastinate_gets_a_job_of_a_sync_transaction_from_its_maintenan
         with own.begin() as connection:
             job = await gate.submit(calls(3)[0], user=ANN, within=connection)
         assert await enqueued(gate) == []
-        async with engine._opened(()):  # as in a worker
+        async with engine._opened(["default"]):  # as in a worker
             await gate.maintain()
         assert await enqueued(gate) == [job.id]
     own.dispose()

@@ -1,6 +1,6 @@
 """Nothing is bypassed in a worker: its hooks leave the trace that they leave where the call is made in process (Issue 8).
 
-The cases are those of the stage matrix, ``tests/runtime/call/lifecycle_cases.py``; ``matrix_app`` makes one gate of them.
+The cases are those of the stage matrix, ``tests/runtime/pipeline/lifecycle_cases.py``; ``matrix_app`` makes one gate of them.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ import pytest
 from callgate import DeadlineExceeded, Gate, JobHandle, Stage, ToolCall, ToolResult, User
 from callgate.hooks.stages import RELEASE_OF, Section, stages_in
 from callgate.jobs import EmbeddedJobs
-from callgate.runtime.call.result_json import result_as_json, result_from_json
 from callgate.runtime.hosts.celery import CeleryJobs
 from callgate.runtime.hosts.procrastinate import ProcrastinateJobs
+from callgate.runtime.pipeline.result_json import result_as_json, result_from_json
 from callgate.stores import JobState
 from tests.hooks.making import USER
 from tests.hooks.verbs import DOES
 from tests.providers.stores.backends import schema
-from tests.runtime.call.lifecycle_cases import WHERE, Model
 from tests.runtime.jobs import matrix_app
 from tests.runtime.jobs.engine_app import until
 from tests.runtime.jobs.engine_brokers import ROOT, broker
 from tests.runtime.jobs.matrix_app import ALL, CELLS, LATE, UNTOUCHED, USUAL, Trace, call_of
+from tests.runtime.pipeline.lifecycle_cases import WHERE, Model
 
 Traces = Mapping[str, list[Trace]]
 LIMIT = 100

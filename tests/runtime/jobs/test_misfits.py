@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-from collections.abc import Generator
+import random
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ import pytest
 
 from callgate import Gate, Jobs, ToolCall, User, tool
 from callgate.jobs import EmbeddedJobs
-from callgate.providers.stores.jobs import Group
+from callgate.providers.stores.jobs import Job
 from callgate.runtime.commands.jobs import main
-from callgate.runtime.jobs.calls import LONGEST_PAUSE, LOOK_AGAIN, WAITS
+from callgate.runtime.jobs.calls import LONGEST_PAUSE, LOOK_AGAIN, OF_DEFINITION, OF_TOOL, WAITS, Misfits
+from callgate.runtime.jobs.records import fitting
 from callgate.stores import JobState
 from callgate.testing import FakeClock
 from tests.harness.gate_options import gate_options
@@ -37,13 +39,13 @@ async def look(n: int) -> int:
     return n
 
 
-def gone(version: str = "1") -> Any:
+def gone(version: str = "1", name: str = "gone") -> Any:
     """A tool that the worker does not have, or not in this version."""
 
     async def body(n: int) -> int:
         return n
 
-    return tool(name="gone", description="Go.", effect="read", version=version)(body)
+    return tool(name=name, description="Go.", effect="read", version=version)(body)
 
 
 @pytest.fixture(params=["memory", "sqlite-file", "postgresql"])
@@ -133,34 +135,124 @@ async def test_jobs_list_shows_why_each_of_them_waits(tmp_path: Path) -> None:
     assert [row["reason"] for row in json.loads(out.getvalue())] == [f"{WAITS} with its tool"] * 3
 
 
-async def test_the_next_job_is_found_past_the_groups_that_are_left_out(queue: Backend) -> None:
-    """On each store: in the order of priority and time, in every queue, by tool and beginning together."""
-    jobs, tenant, now = queue.store.jobs, queue.tenant, queue.now()
-    rows = [
-        ("left 1", "gone", b'{"v":1}', "a", 9),
-        ("left 2", "gone", b'{"v":1,"n":2}', "a", 9),
-        ("second", "gone", b'{"v":2}', "a", 5),
-        ("first", "other", b'{"v":1}', "b", 9),
-        ("third", "other", b'{"v":1}', "a", 0),
-        ("left 3", "gone", b'{"v":1}', "only", 9),
-    ]
-    for number, (id, name, body, of, priority) in enumerate(rows):
-        await jobs.add(tenant, job(now + number * 0.001, id, tool=name, body=body, queue=of, priority=priority))
+VERSIONS, KEYS = [("look", "d1"), ("look", "d2"), ("pay", "d1")], ["k1", "k2"]
+
+
+def body(n: int, choose: Callable[[Sequence[Any]], Any], now: float) -> bytes:
+    """The body of a job: one that a worker with VERSIONS and KEYS fits, or not, in the form of any version."""
+    first = {"v": choose([1, 1, 1, 2]), "tool": choose(["look", "pay", "gone"]), "version": choose(["d1", "d2", "d3"])}
+    deadline = choose([None, None, now - 0.25, now + 0.75, now + 60.0, 1e16])
+    first |= {"key_id": choose(["k1", "k2", "k3"]), "deadline_at": deadline}
+    # Arguments that look like the members before them, bytes that are no text, and long ones.
+    rest = {"arguments": choose([{"key_id": "k1", "deadline_at": None}, "\\", "x" * 2_000, {"n": n}]), "n": n}
+    earlier = {"tool": first["tool"], "version": first["version"], "key_id": "k3", **rest, "deadline_at": None, "v": 1}
+    far = {"v": 1, "tool": "x" * 600, "version": "d1", "key_id": "k1", "deadline_at": None}
+    made = choose([first | rest, first | rest, first | rest, earlier, far, {"v": 1}])
+    text = json.dumps(made, separators=(",", ":")).encode()
+    bodies: list[bytes] = [text, text, text, b"", b"\x00\xff" + text, text + b"\xff\x00"]
+    chosen: bytes = bodies[choose(range(len(bodies)))]
+    return chosen
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_each_store_takes_and_explains_as_what_fits_a_worker_says(seed: int, queue: Backend) -> None:
+    """In the order of priority and time, in every queue; jobs of earlier forms, late ones and cancelled ones fit all."""
+    choice, jobs, tenant, now = random.Random(seed), queue.store.jobs, queue.tenant, queue.now()
+    fits, made = fitting(VERSIONS, KEYS), list[Job]()
+    for n in range(60):
+        facts = {"priority": choice.randrange(3), "queue": choice.choice("ab"), "stop": choice.random() < 0.1}
+        made.append(job(now + n * 0.001, f"j{n:02}", body=body(n, choice.choice, now + 1.0), **facts))
+        await jobs.add(tenant, made[-1])
     now += 1.0
-    without = [Group("gone", b'{"v":1'), Group("none", b"{")]
-    assert await jobs.take("o", now, now + 9.0, queues=["only"], without=without) is None
-    order = []
-    while (taken := await jobs.take("o", now, now + 9.0, without=without)) is not None:
-        order.append(taken[1].id)
-    assert order == ["first", "second", "third"]
-    assert await jobs.explain(without[0], now, "why", limit=2) == 2
-    assert await jobs.explain(without[0], now, "why", limit=2) == 1
-    assert await jobs.explain(without[0], now, "why") == 0
-    assert [(await found_in(queue, id)).reason for id, *_ in rows] == ["why", "why", None, None, None, "why"]
-    ids = set[str]()
-    while (taken := await jobs.take("o", now, now + 9.0)) is not None:
-        ids.add(taken[1].id)
-    assert ids == {"left 1", "left 2", "left 3"}, "the control: they were ready"
+    mine = [one for one in made if fits.has(one, now)]
+    others = {one.id for one in made} - {one.id for one in mine}
+    assert 5 <= len(others) <= 50, "the control: there are both"
+    found = await jobs.unfit(fits, now, WAITS)
+    assert {id for id, *_ in found} == others
+    assert all(first == one.body[:512] for id, _, first in found for one in made if one.id == id)
+    explained = sorted(others)[:3]
+    await jobs.explain(explained, f"{WAITS} with its tool")
+    assert {id for id, *_ in await jobs.unfit(fits, now, WAITS)} == others - set(explained)
+    assert len(await jobs.unfit(fits, now, WAITS, limit=2)) == 2
+    of_b = await jobs.take("o", now, now + 9.0, queues=["b"], fitting=fits)
+    assert of_b is not None
+    order = sorted((one for one in mine if one.id != of_b[1].id), key=lambda one: (-one.priority, one.run_at))
+    assert of_b[1].queue == "b"
+    taken = []
+    while (next := await jobs.take("o", now, now + 9.0, fitting=fits)) is not None:
+        taken.append(next[1].id)
+    assert taken == [one.id for one in order]
+    rest = set[str]()
+    while (next := await jobs.take("o", now, now + 9.0)) is not None:
+        rest.add(next[1].id)
+    assert rest == others, "the control: they were ready"
+    assert [(await found_in(queue, id)).reason for id in explained] == [f"{WAITS} with its tool"] * 3
+
+
+@pytest.mark.parametrize("groups", [1, 65, 400])
+async def test_jobs_that_fit_no_worker_cost_as_much_for_any_number_of_tools(groups: int, address: str) -> None:
+    """Issue 34: with more than 64 tools a good job waited for 19 s, with 400 for more than 30 s."""
+    clock, names = FakeClock(), [f"gone{n}" for n in range(groups)]
+    async with AsyncExitStack() as opened:
+        new = await opened.enter_async_context(gate(address, clock, *(gone(name=name) for name in names)))
+        store = new.store if address == "memory://" else address
+        old = await opened.enter_async_context(gate(store, clock))
+        calls = [ToolCall(name=names[n % groups], arguments={"n": n}) for n in range(2 * groups)]
+        await new.submit_many(calls, user=ANN, priority=9)
+        good = await new.submit("look", {"n": 7}, user=ANN)
+        assert [await old.jobs.run_invocation() for _ in range(2)] == [JobState.QUEUED, JobState.DONE]
+        assert (await good).output == 7
+        rows = await old.store.jobs.list(None, state=JobState.QUEUED, limit=2 * groups + 1)
+        assert [one.reason for _, one in rows] == [OF_TOOL] * 2 * groups
+        for _ in range(20):  # ten minutes
+            clock.advance(LOOK_AGAIN)
+            while await old.jobs.run_invocation() is not None:
+                pass
+        rows = await old.store.jobs.list(None, state=JobState.QUEUED, limit=2 * groups + 1)
+        assert sum(one.token for _, one in rows) <= 21, "the takes: one in each half minute"
+
+
+async def test_without_the_limit_a_good_job_waits_behind_those_that_fit_no_worker(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control of the test before."""
+    monkeypatch.setattr(Misfits, "limit", lambda _: None)
+    clock = FakeClock()
+    async with AsyncExitStack() as opened:
+        new, old = await both(opened, address, clock)
+        await new.submit_many([ToolCall(name="gone", arguments={"n": n}) for n in range(3)], user=ANN, priority=9)
+        await new.submit("look", {"n": 7}, user=ANN)
+        states = [await old.jobs.run_invocation() for _ in range(4)]
+    assert states == [*[JobState.QUEUED] * 3, JobState.DONE]
+
+
+async def test_two_workers_that_lack_different_things_do_not_replace_the_reason_in_turn(address: str) -> None:
+    clock = FakeClock()
+    async with AsyncExitStack() as opened:
+        new, first = await both(opened, address, clock)
+        second = await opened.enter_async_context(
+            gate(new.store if address == "memory://" else address, clock, gone("2"))
+        )
+        handles = await new.submit_many([ToolCall(name="gone", arguments={"n": n}) for n in range(9)], user=ANN)
+        await first.jobs.run_invocation()
+        await second.jobs.run_invocation()
+        reasons = [(await one.status()).reason for one in handles]
+    assert sorted(map(str, reasons)) == [OF_DEFINITION, *[OF_TOOL] * 8], "the second wrote that of the job it took"
+
+
+async def test_a_job_with_a_deadline_that_fits_no_worker_delays_no_good_job(address: str) -> None:
+    """Nor does a worker that takes only what fits leave it after its deadline."""
+    clock = FakeClock()
+    async with AsyncExitStack() as opened:
+        new, old = await both(opened, address, clock)
+        calls = [ToolCall(name="gone", arguments={"n": n}) for n in range(MANY)]
+        late = await new.submit_many(calls, user=ANN, priority=9, deadline=20.0)
+        await new.submit("look", {"n": 7}, user=ANN)
+        assert [await old.jobs.run_invocation() for _ in range(3)] == [JobState.QUEUED, JobState.DONE, None]
+        clock.advance(21.0)
+        states = [await old.jobs.run_invocation() for _ in range(MANY + 1)]
+        assert states == [*[JobState.DONE] * MANY, None]
+        assert {(await one).error.code for one in late} == {"deadline_exceeded"}  # type: ignore[union-attr]
 
 
 async def test_an_attempt_that_does_not_count_may_have_a_reason(queue: Backend) -> None:

@@ -7,7 +7,7 @@ import os
 import sys
 import uuid
 from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from subprocess import DEVNULL
 from typing import Any
@@ -18,7 +18,7 @@ from callgate import Gate, JobHandle, Outcome, RegistrationError, ToolCall
 from callgate.errors import StoreError
 from callgate.runtime.hosts.procrastinate import ProcrastinateJobs
 from callgate.runtime.hosts.procrastinate.rows import SLACK
-from callgate.runtime.jobs.backend import Tally
+from callgate.runtime.options.job_engine import Tally
 from callgate.stores import JobState
 from callgate.testing import FakeClock
 from tests.providers.stores.backends import schema
@@ -36,7 +36,8 @@ def address() -> Generator[str]:
 
 
 @pytest.fixture(autouse=True)
-def _settings(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _settings(address: str, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CALLGATE_TEST_QUEUES", f"{queue} {queue}-2")
     monkeypatch.setenv("CALLGATE_TEST_STORE", address)
     monkeypatch.setenv("CALLGATE_TEST_FOLDER", str(tmp_path))
 
@@ -48,7 +49,7 @@ def queue() -> str:
 
 @asynccontextmanager
 async def a_gate(jobs: ProcrastinateJobs | None = None, **options: Any) -> AsyncGenerator[Gate]:
-    async with engine_app.gate(jobs or ProcrastinateJobs(poll=0.1), **options) as gate, asyncio.timeout(300):
+    async with engine_app.gate(jobs or engine_app.procrastinate(), **options) as gate, asyncio.timeout(300):
         yield gate
 
 
@@ -214,7 +215,7 @@ async def test_a_record_that_is_rolled_back_leaves_no_row(
 
         async def fails(tenant: str, job: Any, within: Any) -> None:
             if sabotaged:
-                await backend._enqueue(job.id, job.queue, job.priority, 0.0)
+                await backend._enqueue(backend._delivery(job, 0.0))
             else:
                 await enqueue(tenant, job, within)
             raise StoreError("the last statement failed")
@@ -351,29 +352,44 @@ async def test_it_is_of_one_gate_whose_store_is_a_postgresql(tmp_path: Path) -> 
     engine_app.gate(jobs)
     with pytest.raises(RegistrationError, match="another gate"):
         engine_app.gate(jobs)
-    for wrong in ({"poll": 0.0}, {"resend": 0.0}, {"poll": float("nan")}):
+    refused: list[dict[str, Any]] = [
+        {"poll": 0.0},
+        {"resend": 0.0},
+        {"poll": float("nan")},
+        {"queues": ()},
+        {"queues": "a"},
+    ]
+    for wrong in refused:
         with pytest.raises(RegistrationError):
             ProcrastinateJobs(**wrong)
 
 
-async def test_a_queue_that_the_engine_could_not_name_is_refused() -> None:
+def test_a_queue_that_the_engine_could_not_name_is_refused() -> None:
+    for namespace, wrong in [("", "q" * 41), ("", "ü" * 21), ("n" * 24, "default")]:
+        with pytest.raises(RegistrationError, match="40 bytes"):
+            engine_app.gate(ProcrastinateJobs(queues=[wrong]), namespace=namespace)
+    engine_app.gate(ProcrastinateJobs(queues=["ü" * 20]))
+    engine_app.gate(ProcrastinateJobs(), namespace="n" * 23)
+
+
+async def test_a_job_of_a_queue_that_no_worker_serves_is_refused() -> None:
     """And nothing is written down."""
     async with a_gate() as gate:
-        for wrong in ("q" * 41, "ü" * 21):
-            with pytest.raises(RegistrationError, match="40 bytes"):
-                await submit(gate, "look", wrong, {"n": 1})
-        job = await submit(gate, "look", "ü" * 20, {"n": 1})
-        assert await job.cancel()
-        assert not {found.queue for _, found in await gate.store.jobs.list("acme")} & {"q" * 41, "ü" * 21}
+        with pytest.raises(RegistrationError, match="no worker serves the queue 'other'"):
+            await submit(gate, "look", "other", {"n": 1})
+        assert "other" not in {found.queue for _, found in await gate.store.jobs.list("acme")}
 
 
-async def test_a_worker_does_not_take_the_jobs_of_another_application() -> None:
-    """It would fail them: it has to be told its queues then."""
+async def test_a_worker_does_not_take_the_jobs_of_another_application(queue: str) -> None:
+    """It would fail them. Other queues may have them."""
+    theirs = "INSERT INTO procrastinate_jobs (queue_name, task_name) VALUES (%s, 'theirs')"
     with schema() as own:
         async with a_gate(store=own) as gate:
-            theirs = "INSERT INTO procrastinate_jobs (queue_name, task_name) VALUES ('default', 'theirs')"
-            await sql(gate, theirs)
-            with pytest.raises(RegistrationError, match="--queues"):
+            await sql(gate, theirs, "default")
+            async with working(gate):
+                assert (await (await submit(gate, "look", queue, {"n": 1}))).output == 1
+            await sql(gate, theirs, queue)
+            with pytest.raises(RegistrationError, match=f"queues {queue} "):
                 async with working(gate):
                     pass
 
@@ -389,3 +405,49 @@ async def test_processes_that_open_at_once_make_the_tables_once_and_other_versio
             await sql(gate, "DROP FUNCTION procrastinate_fetch_job_v2")
             with pytest.raises(RegistrationError, match="migrations"):
                 await gate.jobs.backend.open()
+
+
+# ---------------------------------------------------------------------- namespaces
+
+OTHERS = ["", "billing", "shipping"]
+
+
+@pytest.mark.parametrize("mine", OTHERS)
+async def test_a_service_never_takes_nor_retries_the_jobs_of_others(mine: str, queue: str) -> None:
+    """Issue 34. Its worker names no queue, and the rows of a dead worker wait in each service."""
+    async with AsyncExitStack() as closing:
+        gates = {name: await closing.enter_async_context(a_gate(namespace=name)) for name in OTHERS}
+        ((dead,),) = await sql(gates[""], "SELECT * FROM procrastinate_register_worker_v1()")
+        stalled = {name: await submit(gate, "look", queue, {"n": 1}) for name, gate in gates.items()}
+        for _ in OTHERS:
+            taken = "SELECT id FROM procrastinate_fetch_job_v2(ARRAY[%s, %s, %s]::varchar[], %s)"
+            await sql(gates[""], taken, *(in_tables(name, queue) for name in OTHERS), dead)
+        await sql(
+            gates[""],
+            "UPDATE procrastinate_workers SET last_heartbeat = now() - interval '1 hour' WHERE id = %s",
+            dead,
+        )
+        waiting = {name: await submit(gate, "look", queue, {"n": 2}) for name, gate in gates.items()}
+        async with working(gates[mine]):
+            assert [(await one[mine]).output for one in (stalled, waiting)] == [1, 2]
+        for name, gate in gates.items():
+            left = [(stalled[name].id, "doing"), (waiting[name].id, "todo")]
+            assert await rows(gate, in_tables(name, queue)) == ([] if name == mine else left)
+
+
+def in_tables(namespace: str, queue: str) -> str:
+    return f"callgate.{namespace}.{queue}" if namespace else queue
+
+
+async def test_a_row_that_the_version_before_put_into_the_queue_of_all_is_moved(queue: str) -> None:
+    """No worker of the service takes from there."""
+    clock = FakeClock()
+    async with a_gate(clock=clock, namespace="billing") as gate:
+        job = await submit(gate, "look", queue, {"n": 2})
+        before = "UPDATE procrastinate_jobs SET queue_name = %s, task_name = 'callgate.run_invocation' WHERE queueing_lock = %s"
+        await sql(gate, before, queue, job.id)
+        async with working(gate):
+            clock.advance(LEASE + 1.0)
+            await gate.maintain()
+            assert (await job).output == 2
+        assert await rows(gate, queue) == []

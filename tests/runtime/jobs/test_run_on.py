@@ -130,7 +130,7 @@ async def test_whoever_is_cancelled_while_it_waits_for_a_worker_cancels_the_job(
 
 async def test_a_deadline_ends_the_waiting_for_a_worker_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
     """Design 5: one deadline, waiting included."""
-    monkeypatch.setattr("callgate.runtime.faces.placement.SLACK", 0.0)
+    monkeypatch.setattr("callgate.runtime.gate.placement.SLACK", 0.0)
     async with gate(jobs=EmbeddedJobs(0)) as g:
         (result,) = await g.call_many(calls("heavy"), user=ANN, deadline=0.01)
         assert result.error is not None

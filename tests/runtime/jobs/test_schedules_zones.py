@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from callgate.jobs import Schedule
-from callgate.runtime.jobs import schedules
-from callgate.runtime.jobs.schedules import last_time
+from callgate.runtime.options import schedule as schedules
+from callgate.runtime.options.schedule import last_time
 
 MINUTE, DAY = 60, 86_400
 CHANGES = [  # a zone, and a moment shortly before its clocks change

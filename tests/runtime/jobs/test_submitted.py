@@ -29,7 +29,7 @@ from callgate import (
     User,
     tool,
 )
-from callgate.errors import NotPending
+from callgate.errors import NotPending, StoreError
 from callgate.providers.stores.base import Store
 from callgate.runtime.jobs.embedded import EmbeddedJobs
 from callgate.stores import JobState
@@ -299,7 +299,10 @@ async def test_a_record_that_was_changed_in_the_store_never_runs(tmp_path: Path)
             changed = b"REPLACE(CAST(body AS TEXT), 'you', 'eve')".decode()
             await connection.exec_driver_sql(f"UPDATE callgate_jobs SET body = CAST({changed} AS BLOB)")
         assert await gate.jobs.run_invocation(job.id) is JobState.DEAD
-        assert "signing key" in ((await job.status()).reason or "")
+        with pytest.raises(StoreError, match="was changed"):
+            await job.status()
+        ((_, row),) = await gate.store.jobs.list(None)
+        assert "signing key" in (row.reason or "")
     assert EFFECTS == []
 
 

@@ -13,10 +13,10 @@ import pytest
 
 from callgate import Gate, Hook, InvokeContext, Outcome, Provide, ToolCall, ToolContext, tool
 from callgate.errors import GateClosed, RegistrationError, ToolFailed
-from callgate.runtime.call.streams import Result
-from callgate.runtime.call.under_way import UnderWay
 from callgate.runtime.conversation.converse import converse
-from callgate.runtime.faces.options import Options
+from callgate.runtime.options.gate import Options
+from callgate.runtime.pipeline.streams import Result
+from callgate.runtime.pipeline.under_way import UnderWay
 from tests.harness.steploop import StepLoop, on_virtual_time
 from tests.runtime.conversation.conversing import FakeModel, asks, says
 from tests.runtime.gate.making import double, gate_of, made
@@ -173,7 +173,7 @@ async def test_what_does_not_end_in_time_is_cancelled_before_the_providers_close
     await asyncio.wait([running])
     assert running.cancelled()
     assert set(desk.used) <= {True}
-    assert not desk.gate._engine.under_way
+    assert not desk.gate._services.under_way
 
 
 @on_virtual_time
@@ -217,10 +217,10 @@ async def test_a_call_whose_coroutine_is_closed_does_not_count(loop: StepLoop, w
             gate.use(Waits())
         running = gate.invoke("waits")
         running.send(None)
-        assert gate._engine.under_way
+        assert gate._services.under_way
         with suppress(ToolFailed):
             running.close()
-        assert not gate._engine.under_way
+        assert not gate._services.under_way
 
 
 async def test_after_many_calls_nothing_counts_as_under_way() -> None:
@@ -234,7 +234,7 @@ async def test_after_many_calls_nothing_counts_as_under_way() -> None:
         running = asyncio.ensure_future(gate.call("work", {"n": 1}))
         running.cancel()
         await asyncio.wait([running])
-        assert not gate._engine.under_way
+        assert not gate._services.under_way
 
 
 @pytest.mark.parametrize("name", ["drain", "closing"])
@@ -286,6 +286,40 @@ def test_a_gate_that_was_opened_before_a_fork_is_refused_in_the_child() -> None:
     assert loop.run_until_complete(gate.invoke("work", {"n": 1})) == 2
     loop.run_until_complete(gate.close())
     loop.close()
+
+
+async def test_a_callback_without_a_task_may_drive_a_call_of_an_open_gate() -> None:
+    async with gate_of([made(double)]) as gate:
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[Any] = loop.create_future()
+
+        def drive() -> None:
+            try:
+                gate.invoke("work", {"n": 1}).send(None)
+            except StopIteration as stop:
+                done.set_result(stop.value)
+            except Exception as error:  # noqa: BLE001  (the test gets it)
+                done.set_exception(error)
+
+        loop.call_soon(drive)
+        assert await done == 2
+
+
+async def test_a_child_that_was_forked_in_a_call_has_the_task_of_its_parent_and_begins_no_call() -> None:
+    async with gate_of([made(double)]) as gate:
+        reader, writer = os.pipe()
+        child = os.fork()
+        if not child:
+            try:
+                gate.invoke("work", {"n": 1}).send(None)
+            except BaseException as error:  # noqa: BLE001  (the child must not return into the tests of its parent)
+                os.write(writer, type(error).__name__.encode())
+            os._exit(0)
+        os.waitpid(child, 0)  # noqa: ASYNC222  (the child ends at once)
+        os.close(writer)
+        assert os.read(reader, 100) in (b"GateClosed", b"RuntimeError")
+        os.close(reader)
+        assert await gate.invoke("work", {"n": 1}) == 2
 
 
 def test_a_closed_gate_can_be_opened_in_another_loop() -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 import pytest
 
 from callgate import Hook, InvokeContext, Provide, Scoped, tool
-from callgate.runtime.engine import CLOSING
+from callgate.hooks.state.host import CLOSING
 from callgate.runtime.lifespan.lifespan import Lifespan
 from tests.harness.steploop import StepLoop, on_virtual_time
 from tests.runtime.gate.making import double, gate_of, made

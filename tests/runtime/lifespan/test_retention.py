@@ -13,7 +13,8 @@ from callgate.jobs import EmbeddedJobs
 from callgate.providers.logs import configure_logging
 from callgate.providers.stores.effects import PRUNE_BATCH
 from callgate.runtime.lifespan import background
-from callgate.runtime.lifespan.background import KEPT, prune_all, prune_and_log
+from callgate.runtime.lifespan.background import prune_all, prune_and_log
+from callgate.runtime.options.gate import KEPT
 from callgate.stores import JobState
 from callgate.testing import FakeClock
 from tests.runtime.effects.scene_desk import ANN, BOB, LEAD, Desk, asked, call, gate_of

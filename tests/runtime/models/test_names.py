@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -126,3 +127,10 @@ def test_contract_c5_gemini_refuses_more_names_and_takes_every_made_one(name: st
     assert GEMINI_NAME.fullmatch(made)
     assert WIRE_NAME.fullmatch(made)
     assert (names.tool(made), names.wire("get_weather"), names.wire("fs.read:x")) == (name, "get_weather", "fs.read:x")
+
+
+def test_a_pattern_that_no_generated_name_fits_is_refused() -> None:
+    """A name that the host refuses is not sent; a pattern that takes generated names is the control."""
+    assert NameMap.of(["2nd"], re.compile(r"[A-Za-z_][\w-]*")).wire("2nd").startswith("_2nd_")
+    with pytest.raises(DefinitionError, match="rename the tool"):
+        NameMap.of(["get-weather"], re.compile(r"[a-z_]+"))

@@ -15,10 +15,11 @@ from callgate.hooks.stock.records.audit import Audit
 from callgate.hooks.stock.sampling import sampled
 from callgate.providers.clock import FakeClock
 from callgate.providers.stores.base import AuditRow
-from callgate.providers.stores.memory import MemoryStore
+from callgate.providers.stores.memory.store import MemoryStore
 from callgate.runtime.replay.replay import replay
 from callgate.runtime.replay.report import ReplayReport
-from tests.hooks.stock.records.auditing import RAN, USER, Ends, a_gate, asked, crash, fail, look, pay, rows_of, wait
+from tests.hooks.stock.records.auditing import USER, Ends, a_gate, rows_of
+from tests.world import RAN, asked, crash, fail, look, pay, wait
 
 Play = Callable[..., Awaitable[ReplayReport]]
 MANAGER = User("max", tenant="acme", roles={"manager"})

@@ -10,7 +10,7 @@ import pytest
 from callgate import Approve, Deny, User
 from callgate.errors import StoreError
 from callgate.providers.stores.effects import SuspensionRecord, SuspensionState
-from callgate.providers.stores.sql_part import statement
+from callgate.providers.stores.sql.database.part import statement
 from callgate.testing import FakeClock
 from tests.runtime.effects.machine_world import Kept
 from tests.runtime.effects.scene_desk import (

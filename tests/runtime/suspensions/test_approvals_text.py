@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from callgate import Approval, Edit, ToolCall, User, tool
 from callgate.providers.principal import ANONYMOUS
-from callgate.runtime.suspensions.resumption import SuspendedCall, call_text
+from callgate.runtime.suspensions.decisions import call_text
+from callgate.runtime.suspensions.resumption import SuspendedCall
 from tests.runtime.effects.scene_desk import ANN, BOB, asked, gate_of
 
 NASTY = [

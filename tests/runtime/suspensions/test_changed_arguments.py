@@ -24,11 +24,11 @@ from callgate import (
     tool,
 )
 from callgate.hooks import Redact
-from callgate.runtime.call.result_json import result_as_json, result_from_json
 from callgate.runtime.hosts.a2a.parts import result_data
 from callgate.runtime.hosts.asgi.response import ran_with_header
 from callgate.runtime.models import codec
 from callgate.runtime.models.wire.result_text import CHANGED, result_text
+from callgate.runtime.pipeline.result_json import result_as_json, result_from_json
 
 ANN, EVA = User("ann", tenant="acme"), User("eva", tenant="acme")
 ASKED = {"n": 1, "day": "2026-05-01", "pin": "1234"}

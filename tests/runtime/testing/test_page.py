@@ -30,7 +30,7 @@ def test_every_block_runs_and_prints_what_the_page_says(monkeypatch: pytest.Monk
     """Design 4."""
     module = ModuleType("docs_test_a_hook")
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    assert len(blocks()) == 10
+    assert len(blocks()) == 11
     for line, code, prints in blocks():
         printed = io.StringIO()
         compiled = compile("\n" * line + code, str(PAGE), "exec", dont_inherit=True)

@@ -76,7 +76,7 @@ def test_it_implements_no_stage_but_those_asked_for_and_the_release_of_an_acquir
     audit = RecordingHook([Stage.WILL_AUDIT])
     plan = Gate([double], [audit], effects=Effects(durable=False))._plans.of("double")
     assert [step.stage for _, _, step in plan.steps() if step.hook is not None] == [Stage.WILL_AUDIT]
-    assert plan.straight is not None  # the short way is still taken
+    assert plan.fast_path is not None  # the short way is still taken
     pair = RecordingHook(["will_acquire_quota"])
     plan = Gate([double], [pair], effects=Effects(durable=False))._plans.of("double")
     assert [step.stage for _, _, step in plan.steps() if step.hook is pair] == [

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import io
-from typing import Any
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
 
 import pytest
 
@@ -16,6 +17,8 @@ from callgate import (
     Hook,
     Invalid,
     InvokeContext,
+    Provide,
+    Scoped,
     Stage,
     ToolCall,
     ToolError,
@@ -26,8 +29,7 @@ from callgate import (
 )
 from callgate.errors import UnknownTool
 from callgate.hooks import Audit
-from callgate.runtime import engine
-from callgate.runtime.call import closing, invoke, leases
+from callgate.runtime.pipeline import closing, leases, run, services
 from callgate.testing import Trace, VirtualTime, trace
 from tests.runtime.testing.making import Again, Connected, OnlyReleases, Places, Quota, double
 
@@ -237,7 +239,7 @@ def test_a_release_that_the_engine_drops_is_seen_as_held(
 ) -> None:
     """I1: control; the trace does not read the ledger that it is there to judge."""
 
-    monkeypatch.setattr(closing, "taken_off", lambda held: [])
+    monkeypatch.setattr(closing, "releases_of", lambda held: [])
     seen = traced(virtual_time, [Quota(), Places(), Connected()])
     assert [lease.step for lease in seen.held] == [
         "Quota.will_acquire_quota",
@@ -258,7 +260,7 @@ def test_a_release_that_the_engine_doubles_is_seen_twice(
         first, _ = ctx.run.leases
         return (*closing_steps(plan, ctx), first)
 
-    monkeypatch.setattr(invoke, "closing_steps", twice)
+    monkeypatch.setattr(run, "closing_steps", twice)
     seen = traced(virtual_time, [Places()])
     assert [lease.times for lease in seen.leases] == [2]
     assert "2 TIMES" in str(seen)
@@ -267,9 +269,9 @@ def test_a_release_that_the_engine_doubles_is_seen_twice(
 
 def test_releases_in_the_wrong_order_are_seen(monkeypatch: pytest.MonkeyPatch, virtual_time: VirtualTime) -> None:
     """C1a: control."""
-    taken_off = leases.taken_off
-    monkeypatch.setattr(closing, "taken_off", lambda held: taken_off(held)[::-1])
-    monkeypatch.setattr(engine, "taken_off", lambda held: taken_off(held)[::-1])
+    releases_of = leases.releases_of
+    monkeypatch.setattr(closing, "releases_of", lambda held: releases_of(held)[::-1])
+    monkeypatch.setattr(services, "releases_of", lambda held: releases_of(held)[::-1])
     seen = traced(virtual_time, [Quota(), Places()])
     assert [lease.given_back for lease in seen.leases] == [(1,), (2,)]
     assert not seen.given_back_in_reverse
@@ -326,3 +328,52 @@ async def test_the_claim_of_an_effect_is_given_back(ends: str, audited: bool) ->
     assert seen.given_back_in_reverse
     assert [lease.step for lease in seen.leases] == ([] if ends == "refused" else ["[intent].around_execute"])
     assert "NEVER" not in str(seen)
+
+
+class Unit:
+    """A transaction."""
+
+
+async def a_unit() -> AsyncIterator[Unit]:
+    yield Unit()
+
+
+@pytest.mark.parametrize("hooked", [False, True], ids=["no hook", "hooks"])
+@pytest.mark.parametrize("fails", [False, True], ids=["succeeds", "fails"])
+@pytest.mark.parametrize("in_unit", [False, True], ids=["no unit", "unit of work"])
+@pytest.mark.parametrize("effect", ["read", "idempotent", "keyed", "irreversible"])
+async def test_a_trace_names_each_step_of_an_effect_as_the_engine_does(
+    effect: Any, in_unit: bool, fails: bool, hooked: bool
+) -> None:
+    """The end of the unit of work is a step of its own, and no second run of the tool."""
+
+    class Watches(Hook):
+        def will_execute(self, ctx: InvokeContext) -> None: ...
+
+        async def around_execute(self, ctx: InvokeContext, next: Any) -> Any:
+            return await next()
+
+    @tool(effect=effect, key=("n",) if effect == "keyed" else ())
+    async def pay(n: int, unit: Annotated[Unit | None, Provide[Unit]] = None) -> int:
+        if fails:
+            raise ToolError("No.")
+        return n
+
+    @tool(effect=effect, name="pay", key=("n",) if effect == "keyed" else ())
+    async def without(n: int) -> int:
+        return await pay(n)
+
+    async with Gate(
+        [pay if in_unit else without],
+        [Watches()] if hooked else [],
+        allow_unguarded=True,
+        effects=Effects(durable=False),
+        provide={Unit: Scoped("execution", a_unit)} if in_unit else {},
+    ) as gate:
+        seen = await trace(gate, "pay", {"n": 1})
+        result = await gate.call("pay", {"n": 2}, trace=True)
+    named = [(step.stage, step.hook.strip("[]")) for step in seen.steps]
+    assert named == [(row[0], row[1]) for row in result.trace or ()]
+    assert named.count((Stage.WILL_EXECUTE, "tool")) == 1
+    assert named.count((Stage.AROUND_EXECUTE, "unit of work")) == in_unit
+    assert seen.verdicts["[tool].will_execute"] == ("ToolError" if fails else "ok")

@@ -21,7 +21,7 @@ from callgate import (
     User,
     tool,
 )
-from callgate.hooks.stock.capacity.quota import Quota
+from callgate.hooks.stock.capacity.rate_limit import Quota
 from callgate.hooks.stock.privacy.redact import Redact
 from callgate.hooks.stock.records.audit import Audit
 from callgate.providers.stores.base import AuditRow

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any, cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from callgate import DefinitionError, Effect, ToolDefinition
@@ -402,6 +402,8 @@ KNOWN = ["name", "description", "parameters", "inputSchema", "title", "outputSch
 MEMBERS = st.sampled_from([*KNOWN, "metadata", "version", "strict", "type", "function", "effect", "x-more"])
 
 
+@example(sent=[{"function": {"\u200b": None}}], whole=True)  # an unknown member becomes metadata, and is read as such
+@example(sent=[{"x-more": "a\u200bb"}], whole=True)
 @settings(deadline=None, max_examples=300)
 @given(st.lists(st.dictionaries(MEMBERS, PIECES, max_size=5), max_size=3), st.booleans())
 def test_nothing_makes_the_verdict_raise_and_what_is_accepted_has_the_shape(sent: list[Any], whole: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -32,9 +33,9 @@ from callgate.tools.client.client import ClientToolProvider
 from callgate.tools.definition import Effect
 from callgate.tools.record import Style
 from tests.harness.steploop import StepLoop, on_virtual_time
-from tests.runtime.call.cancel_cases import Case
-from tests.runtime.call.leasing import Place
-from tests.runtime.call.leasing import Quota as HeldQuota
+from tests.runtime.pipeline.cancel_cases import Case
+from tests.runtime.pipeline.leasing import Place
+from tests.runtime.pipeline.leasing import Quota as HeldQuota
 from tests.tools.client.test_client_tools import ROWS, SEARCH, Client
 
 ANN, MAX = User("ann", roles={"clerk"}), User("max", roles={"manager"})
@@ -239,9 +240,9 @@ async def test_a_schema_that_no_engine_would_bound_is_refused_by_gate_and_provid
     evil = {"type": "object", "properties": {"a": {"pattern": "(?=(a+)+$)"}}}
     with pytest.raises(DefinitionError, match="schema refused"):
         ClientToolProvider([SEARCH | {"parameters": evil}], Client(answer))
-    object.__setattr__(record.definition, "parameters", evil)
+    forged = replace(record, definition=replace(record.definition, parameters=evil))
     with pytest.raises(SchemaRefused):
-        Gate([record], allow_unguarded=True)
+        Gate([forged], allow_unguarded=True)
 
 
 # ---------------------------------------------------------------------- time

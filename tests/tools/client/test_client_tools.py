@@ -80,7 +80,7 @@ def test_definitions_are_checked_once_when_the_provider_is_made(monkeypatch: pyt
     """Contract 32."""
     sent = [SEARCH, {"type": "function", "function": SEARCH | {"name": "other"}}]
     provider = ClientToolProvider(sent, Client())
-    monkeypatch.setattr(client, "validate_tool_definitions", pytest.fail)
+    monkeypatch.setattr(client, "check_client_tools", pytest.fail)
     found = provider.get_tools()
     assert [definition.name for definition in found] == ["search_database", "other"]
     found.clear()

@@ -121,7 +121,7 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     "output schema": ({"outputSchema": {"type": "string"}}, '/outputSchema was added: {"type":"string"}'),
     "annotations": ({"annotations": {"readOnlyHint": True}}, '/annotations was added: {"readOnlyHint":true}'),
     "true for one": ({"parameters": changed_in("properties", "limit", "enum", to=[True, 2])}, "/0 was 1, is true"),
-    "a terminal's escape": ({"more": "\x1b[2J"}, '/metadata was added: {"more":"\\u001b[2J"}'),
+    "an unknown member": ({"more": 'a "b"'}, '/metadata was added: {"more":"a \\"b\\""}'),
 }
 
 
@@ -361,3 +361,75 @@ def test_a_pin_is_over_all_that_a_definition_says(change: Callable[[ToolDefiniti
     """Invariants B2."""
     assert change(tool()).digest != tool().digest
     assert tool().digest == tool().digest
+
+
+# ---------------------------------------------------------------------- definitions that outlive the process
+
+
+async def test_another_process_shows_what_has_changed() -> None:
+    """The store has the definition that was seen first, and later the one that was approved."""
+    store = MemoryStore()
+
+    def process() -> ToolPins:
+        return ToolPins(store.pins, definitions=store.cache)
+
+    first, second, third = tool(), tool(description="Second."), tool(description="Third.")
+    await admitted(process(), first)
+    approving = process()
+    (changed,) = (await approving.admit(TENANT, CRM, [second])).changed
+    assert changed.changes == ('/description was "Search.", is "Second."',)
+    await approving.approve(TENANT, CRM, "search", by="ann", digest=changed.digest)
+    (changed,) = (await process().admit(TENANT, CRM, [third])).changed
+    assert changed.changes == ('/description was "Second.", is "Third."',)
+
+
+async def test_a_pin_from_before_gets_its_definition_when_it_is_next_admitted() -> None:
+    """Also one that a process approved which had not seen the definition."""
+    store = MemoryStore()
+    await admitted(ToolPins(store.pins), tool())
+    await admitted(ToolPins(store.pins, definitions=store.cache), tool())
+    later = ToolPins(store.pins, definitions=store.cache)
+    (changed,) = (await later.admit(TENANT, CRM, [tool(description="Other.")])).changed
+    assert changed.changes == ('/description was "Search.", is "Other."',)
+
+
+@pytest.mark.parametrize(
+    ("forged", "shown"),
+    [
+        pytest.param(None, True, id="the control: as it was kept"),
+        (b'{"type": "function", "name": "search", "description": "Other.", "version": "1"}', False),
+        (b"[1]", False),
+        (b"no JSON", False),
+        (b"[" * 100_000, False),
+    ],
+)
+async def test_a_kept_definition_that_does_not_fit_its_digest_is_not_shown(forged: bytes | None, shown: bool) -> None:
+    """Someone who can write the store hides no change: the tool is held back, and the reviewer sees it whole."""
+    store, before = MemoryStore(), tool()
+    await admitted(ToolPins(store.pins, definitions=store.cache), before)
+    key = "pinned definition:" + before.digest
+    entry = await store.cache.get(TENANT, key)
+    assert entry is not None
+    if forged is not None:
+        await store.cache.put(TENANT, key, entry._replace(value=forged))
+    (changed,) = (
+        await ToolPins(store.pins, definitions=store.cache).admit(TENANT, CRM, [tool(description="Other.")])
+    ).changed
+    assert (changed.changes != ()) is shown
+
+
+async def test_a_store_without_definitions_holds_the_pins() -> None:
+    """A cache that fails costs the description of a change only."""
+
+    class Fails:
+        async def get(self, *_: object) -> None:
+            raise StoreError("gone")
+
+        put = drop = drop_tags = get
+
+    store, cache = MemoryStore(), Fails()
+    given: Any = {"definitions": cache}
+    assert await admitted(ToolPins(store.pins, **given), tool()) == ["search"]
+    seen = await ToolPins(store.pins, **given).admit(TENANT, CRM, [tool(description="Other.")])
+    assert [one.tool for one in seen.changed] == ["search"]
+    assert seen.changed[0].changes == ()

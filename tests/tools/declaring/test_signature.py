@@ -19,9 +19,19 @@ from annotated_types import Len, Predicate
 from dependency_injector import containers, providers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import AfterValidator, AliasChoices, Base64Bytes, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    Base64Bytes,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    field_validator,
+)
 from typing_extensions import Doc, TypeAliasType, TypedDict
 
+from callgate import Gate, tool
 from callgate.errors import DefinitionError, Invalid
 from callgate.providers.provide import Provide
 from callgate.tools.calls import Issue
@@ -521,7 +531,7 @@ def test_the_given_arguments_are_never_changed() -> None:
 
     convert = read_signature(function).convert
     assert convert is not None
-    given_ = {"a": 2.0, "b": 3}
+    given_: dict[str, object] = {"a": 2.0, "b": 3}
     assert convert(given_) == {"a": 2, "b": 3.0}
     assert type(given_["a"]) is float
     assert type(given_["b"]) is int
@@ -566,7 +576,7 @@ def test_a_check_beyond_the_schema_is_refused_without_values() -> None:
 
     convert = read_signature(function).convert
     assert convert is not None
-    sent = {"code": "s3cret", "even": 3, "lines": [{"sku": "a"}, {"count": 1}], "when": "s3cret"}
+    sent: dict[str, object] = {"code": "s3cret", "even": 3, "lines": [{"sku": "a"}, {"count": 1}], "when": "s3cret"}
     with pytest.raises(Invalid) as caught:
         convert(sent)
     error = caught.value
@@ -585,7 +595,7 @@ def test_what_needs_no_change_is_not_even_copied() -> None:
     def function(a: int, b: int, note: str | None = None) -> None: ...
 
     convert = read_signature(function).convert
-    arguments = {"a": 1, "b": 2, "note": None}
+    arguments: dict[str, object] = {"a": 1, "b": 2, "note": None}
     assert convert is not None
     assert convert(arguments) is arguments
 
@@ -727,3 +737,78 @@ def test_what_a_schema_admits_converts_and_what_is_returned_fits_its_schema(valu
     assert jsonschema_rs.is_valid(dict(found.parameters), sent)
     assert jsonschema_rs.is_valid(found.output.schema, sent["value"])
     assert found.convert(sent) == {"value": value}
+
+
+ONE = "the first number"
+TWO = "the second number"
+SECTIONS = {
+    "one section": f"Args:\n    a: {ONE}\n    b: {TWO}",
+    "keyword args": f"Args:\n    a: {ONE}\n\nKeyword Args:\n    b: {TWO}",
+    "keyword arguments, without a blank line": f"Args:\n    a: {ONE}\nKeyword Arguments:\n    b: {TWO}",
+    "keyword args alone": f"Keyword Args:\n  a: {ONE}\n  b (int): {TWO}",
+    "other parameters": f"Parameters:\n    a: {ONE}\n\nOther Parameters:\n    b: {TWO}",
+    "one line": f"Args: a: {ONE}, b: {TWO}",
+    "one line each": f"Args: a: {ONE}\nKeyword Args: b: {TWO}",
+    "a line, then a section": f"Args: a: {ONE}\n  b: {TWO}",
+}
+
+
+@pytest.mark.parametrize("sections", SECTIONS)
+def test_every_usual_section_of_parameters_is_read(sections: str) -> None:
+    def add(a: int, *, b: int) -> int:
+        return a + b
+
+    add.__doc__ = f"Add.\n\n{SECTIONS[sections]}\n"
+    read = read_signature(add)
+    properties = (read.parameters or {})["properties"]
+    assert {name: properties[name].get("description") for name in "ab"} == {"a": ONE, "b": TWO}
+    assert read.description == "Add."
+
+
+@pytest.mark.parametrize("prose", ["Parameters: see the manual.", "Args: none that matter.", "Arguments: win them."])
+def test_prose_that_begins_like_a_section_stays_in_the_description(prose: str) -> None:
+    def add(a: int) -> int:
+        return a
+
+    add.__doc__ = f"Add.\n\n{prose}\n"
+    assert (read_signature(add).description or "").endswith(prose)
+
+
+class Small(ValueError):
+    """An error with a text for the model."""
+
+    public = "give a positive amount"
+
+
+class Amount(BaseModel):
+    cents: int
+
+    @field_validator("cents")
+    @classmethod
+    def positive(cls, value: int) -> int:
+        if value == 0:
+            raise ValueError(f"the secret {value}")
+        if value < 0:
+            raise Small(f"the secret {value}")
+        return value
+
+
+@pytest.mark.parametrize(
+    ("cents", "text"),
+    [(-1, "give a positive amount"), (0, "must pass the tool's own check")],
+    ids=["public", "private"],
+)
+async def test_a_validators_own_message_reaches_the_model_if_it_is_public(cents: int, text: str) -> None:
+    """The pointer is in the text for the model, too; the text of other exceptions is not."""
+
+    @tool(effect="read")
+    async def refund(amount: Amount) -> int:
+        """Refund."""
+        return amount.cents
+
+    async with Gate([refund]) as gate:
+        result = await gate.call("refund", {"amount": {"cents": cents}})
+    assert result.outcome == "invalid"
+    assert result.error is not None
+    assert result.error.public == f"The arguments are not valid: /amount/cents: {text}"
+    assert "secret" not in str(result)

@@ -12,13 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from callgate import RegistrationError, ToolDefinition
-from callgate.stores import MemoryStore, SqlStore
+from callgate.stores import MemoryStore
 from callgate.tools.picking.embedding import EmbeddingCache, Embeddings, EmbeddingsUnfit, packed, unit, unpacked
 from callgate.tools.picking.embedding_store import StoredEmbeddings
 from callgate.tools.picking.index import ToolIndex
 from callgate.tools.picking.meaning import text_of
 from callgate.tools.picking.pick import pick_tools
 from callgate.tools.picking.semantic import SemanticScorer
+from tests.providers.stores.backends import opened, place
 from tests.tools.picking.embedders import CATALOGUE, Concepts, Down, Kept
 
 QUERY = "my private umbrella"
@@ -99,18 +100,16 @@ async def test_a_cache_that_is_down_is_a_cache_without_the_value() -> None:
     assert len(await embedded(Down())) == len(CATALOGUE)
 
 
-@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+@pytest.mark.parametrize("kind", ["memory", "sqlite-file", "redis"])
 async def test_a_store_keeps_vectors(kind: str, tmp_path: Path) -> None:
-    """Contract 69: by tenant, as all that is in a store."""
-    store = MemoryStore() if kind == "memory" else SqlStore(f"sqlite:///{tmp_path / 'kept.db'}")
-    await store.open()
-    try:
-        assert len(await embedded(StoredEmbeddings(store))) == len(CATALOGUE)
-        assert await embedded(StoredEmbeddings(store)) == []
-        assert await embedded(StoredEmbeddings(store.cache)) == []
-        assert len(await embedded(StoredEmbeddings(store, tenant="acme"))) == len(CATALOGUE)
-    finally:
-        await store.close()
+    """Contract 69: by tenant, as all that is in a store; Redis has not all parts of a store."""
+    with place(kind, tmp_path) as at:
+        async with opened(kind, at) as backend:
+            store = backend.store
+            assert len(await embedded(StoredEmbeddings(store))) == len(CATALOGUE)
+            assert await embedded(StoredEmbeddings(store)) == []
+            assert await embedded(StoredEmbeddings(store.cache)) == []
+            assert len(await embedded(StoredEmbeddings(store, tenant="acme"))) == len(CATALOGUE)
 
 
 @pytest.mark.parametrize("keep", [0.0, -1.0, math.nan], ids=["nothing", "less", "no number"])

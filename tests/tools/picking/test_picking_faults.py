@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
@@ -373,3 +374,111 @@ async def test_that_an_embedder_failed_is_told_through_a_mixture_too() -> None:
     (found, *_) = await pick_tools("weather", CATALOGUE, scorer=mixture)
     assert found.provenance is not None
     assert found.provenance.details["fallback"] == "bm25f"
+
+
+class Plain:
+    """A scorer of many tools that is no coroutine function."""
+
+    name = "plain"
+
+    def __init__(self, function: Callable[[Any, Any], Any]) -> None:
+        self.function = function
+
+    def score_slots(self, query: Any, index: ToolIndex, slots: Any) -> dict[int, Score]:
+        return {slot: Score(self.function(None, None)) for slot in index.slots()}
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["of one", "of many"])
+async def test_a_plain_scorer_that_blocks_keeps_neither_the_pick_nor_the_loop(many: bool) -> None:
+    """Contract 68: the timeout counts for all scoring together. Nothing sleeps: the scorer blocks until the pick is over."""
+    over, asked, ticks = threading.Event(), list[int](), 0
+
+    def blocks(_input: Any, _tool: Any) -> float:
+        asked.append(1)
+        over.wait(300)
+        return 1.0
+
+    async def ticking() -> None:
+        nonlocal ticks
+        while True:
+            await asyncio.sleep(0)
+            ticks += 1
+
+    other = asyncio.create_task(ticking())
+    tools = [{"name": f"t{number}"} for number in range(100)]
+    try:
+        found = await pick_tools("x", tools, scorer=Plain(blocks) if many else blocks, timeout_ms=20)
+        assert not over.is_set()
+    finally:
+        over.set()
+        other.cancel()
+    assert isinstance(found, Picks)
+    assert (names(found), found.scorer) == (["t0", "t1", "t2"], FALLBACK)
+    assert ticks, "the event loop went on"
+    if not many:
+        assert len(asked) == 1, "after the timeout no further tool is scored"
+
+
+@pytest.mark.parametrize("limit", [None, 60_000.0], ids=["no limit", "a limit"])
+@pytest.mark.parametrize("waits", [False, True], ids=["a score", "an awaitable"])
+async def test_a_plain_scorer_scores_alike_with_and_without_a_limit(limit: float | None, waits: bool) -> None:
+    asked: list[str] = []
+
+    async def later(score: float) -> float:
+        return score
+
+    def scorer(_input: Any, tool: Any) -> Any:
+        asked.append(tool["name"])
+        if tool["name"] == "t1":
+            raise OSError("no score")
+        score = 0.9 if tool["name"] == "t7" else 0.1
+        return later(score) if waits else score
+
+    tools = [{"name": f"t{number}"} for number in range(10)]
+    found = await pick_tools("x", tools, scorer=scorer, timeout_ms=limit, max_candidates=1)
+    assert names(found) == ["t7"]
+    assert sorted(asked) == sorted(one["name"] for one in tools), "each tool is scored once"
+
+
+@pytest.mark.parametrize("swallows", [False, True], ids=["", "swallows its cancellation"])
+@pytest.mark.parametrize("form", ["async", "async that awaits", "async callable", "async of many"])
+def test_an_async_scorer_that_blocks_is_left_after_the_tool_that_it_scores(form: str, swallows: bool) -> None:
+    """Contract 68. Each tool blocks the loop for 30 ms of its time, without an await that waits."""
+    asked: list[str] = []
+
+    def block(tool: Any) -> float:
+        asked.append(tool["name"])
+        asyncio.get_running_loop().now += 0.03  # type: ignore[attr-defined]
+        return 1.0
+
+    async def plain(_input: Any, tool: Any) -> float:
+        return block(tool)
+
+    async def awaits(_input: Any, tool: Any) -> float:
+        score = block(tool)
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            if not swallows:
+                raise
+        return score
+
+    class Callable_:  # noqa: N801
+        async def __call__(self, _input: Any, tool: Any) -> float:
+            return block(tool)
+
+    class Many:
+        name = "many"
+
+        async def score_slots(self, query: Any, index: ToolIndex, slots: Any) -> dict[int, Score]:
+            return {slot: Score(block(index.entry(slot).tool)) for slot in index.slots()}
+
+    tools = [{"name": f"t{number}"} for number in range(100)]
+    scorer: Any = {"async": plain, "async that awaits": awaits, "async callable": Callable_(), "async of many": Many()}[
+        form
+    ]
+    found = run_virtual(pick_tools("x", tools, scorer=scorer, timeout_ms=50))
+    assert isinstance(found, Picks)
+    assert (names(found), found.scorer) == (["t0", "t1", "t2"], FALLBACK)
+    if form != "async of many":  # one call scores them all, and nothing can stop it
+        assert len(asked) == 2, f"{len(asked)} tools were scored in 50 ms of 30 ms each"

@@ -20,7 +20,7 @@ from callgate.tools.picking.pick import pick_tools
 from callgate.tools.picking.results import Score
 from callgate.tools.picking.scorers import Lexical, Query
 from callgate.tools.picking.semantic import SemanticScorer, mixed
-from tests.runtime.call.listening import handled
+from tests.runtime.pipeline.listening import handled
 from tests.tools.picking.embedders import CATALOGUE, FLIGHT, REFUND, WEATHER, Broken, Concepts, Slow
 
 UMBRELLA = "do I need an umbrella"

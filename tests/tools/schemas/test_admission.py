@@ -62,7 +62,7 @@ FROM_OUTSIDE: list[tuple[str, dict[str, Any]]] = [
     ("keyword_refused", {"$dynamicAnchor": "n", "properties": {"a": {"$dynamicRef": "#n"}}}),
     ("keyword_refused", {"$schema": "https://json-schema.org/draft/2019-09/schema", "items": {"$recursiveRef": "#"}}),
     ("keyword_refused", {"$vocabulary": {"https://example.org/v": True}}),
-    ("keyword_refused", {"$defs": {"a": {"$anchor": "a"}}}),
+    ("keyword_refused", {"$defs": {"a": {"$anchor": "a"}}, "properties": {"b": {"$ref": "#a"}}}),
     ("keyword_refused", {"properties": {"a": {"$id": "urn:a"}}}),
     ("keyword_refused", {"items": {"$schema": "https://json-schema.org/draft/2020-12/schema"}}),
     ("bad_name", {"properties": {"a\u0000b": {}}}),

@@ -16,7 +16,7 @@ import pytest
 
 from callgate.errors import SchemaRefused
 from callgate.tools.schemas.engines import gate, rust
-from callgate.tools.schemas.engines.base import MAX_TEXT
+from callgate.tools.schemas.engines.base import MAX_TEXT, AuthorSchema
 from callgate.tools.schemas.engines.dialect import KEYWORDS
 from callgate.tools.schemas.engines.document import read
 from callgate.tools.schemas.engines.fast import FastEngine
@@ -41,7 +41,7 @@ class Referee:
             compile_schema(schema, trusted=False, limits=OUTPUT_LIMITS, formats="assert"),
         ]
         try:
-            compiled.append(compile_schema(schema, engine=FastEngine()))
+            compiled.append(compile_schema(AuthorSchema(schema), engine=FastEngine()))
         except SchemaRefused as refused:
             assert refused.reason == "not_enforced"  # noqa: PT017 - either outcome is right
         plain = jsonschema_rs.validator_for(schema, offline=True, validate_formats=True)
@@ -187,9 +187,9 @@ def test_a_spoilt_schema_is_refused_properly_or_enforced(monkeypatch: pytest.Mon
         for _ in range(rng.randint(1, 3)):
             spoil(schema, rng)
         steps: list[Callable[[], Any]] = [
-            partial(compile_schema, schema),
+            partial(compile_schema, AuthorSchema(schema)),
             partial(compile_schema, schema, trusted=False),
-            partial(verify_schema, schema),
+            partial(verify_schema, AuthorSchema(schema)),
             partial(verify_schema, schema, trusted=False),
             partial(lint_schema, schema),
         ]

@@ -10,6 +10,7 @@ import pytest
 
 from callgate.errors import SchemaRefused
 from callgate.tools.schemas.engines import gate, rust
+from callgate.tools.schemas.engines.base import AuthorSchema
 from callgate.tools.schemas.engines.document import read
 from callgate.tools.schemas.engines.fast import FastEngine
 from callgate.tools.schemas.engines.patterns import pattern_weight, simple_pattern
@@ -54,10 +55,10 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize("schema", ADMITTED)
 def test_plain_schemas_run_on_fastjsonschema(schema: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     assert gate.refusal(read(schema)) is None
-    assert compile_schema(schema, engine=FastEngine()).engine == "fastjsonschema"
+    assert compile_schema(AuthorSchema(schema), engine=FastEngine()).engine == "fastjsonschema"
     monkeypatch.setattr(rust, "_library", lambda: None)
     monkeypatch.setattr("callgate.tools.schemas.validation._cache.get", lambda _key: None)
-    assert compile_schema(schema).engine == "fastjsonschema"
+    assert compile_schema(AuthorSchema(schema)).engine == "fastjsonschema"
 
 
 @pytest.mark.parametrize(("cause", "schema"), REFUSED)
@@ -69,17 +70,20 @@ def test_what_it_would_not_enforce_goes_to_jsonschema_rs_or_is_refused_by_name(
     assert found[0] == cause
     assert compile_schema(schema).engine == "jsonschema-rs"
     with pytest.raises(SchemaRefused, match=re.escape(cause)):
-        FastEngine().compile(schema, trusted=True)
+        FastEngine().compile(AuthorSchema(schema), trusted=True)
     monkeypatch.setattr(rust, "_library", lambda: None)
     monkeypatch.setattr("callgate.tools.schemas.validation._cache.get", lambda _key: None)
     with pytest.raises(SchemaRefused, match=re.escape(cause)) as refused:
-        compile_schema(schema)
+        compile_schema(AuthorSchema(schema))
     assert refused.value.reason == "not_enforced"
 
 
 def test_fastjsonschema_takes_no_schema_from_outside() -> None:
-    with pytest.raises(SchemaRefused, match="from outside"):
-        FastEngine().compile({"type": "object"}, trusted=False)
+    for schema, trusted in (({"type": "object"}, True), (AuthorSchema({"type": "object"}), False)):
+        with pytest.raises(SchemaRefused, match="an AuthorSchema only"):
+            FastEngine().compile(schema, trusted=trusted)
+        with pytest.raises(SchemaRefused, match="an AuthorSchema only"):
+            compile_schema(schema, trusted=trusted, engine=FastEngine())
 
 
 COLLIDING = [("User", "user"), ("A-B", "A_B"), ("a.b", "a_b"), ("x", "X"), ("_", "-")]
@@ -158,7 +162,7 @@ def test_patterns_that_could_differ_or_backtrack_do_not(pattern: str) -> None:
 @pytest.mark.parametrize("text", ["a" * 65_536, "a" * 65_535 + "!", "ab" * 32_768])
 def test_a_pattern_that_is_called_simple_never_takes_long(pattern: str, text: str) -> None:
     assert simple_pattern(pattern)
-    validator = compile_schema({"type": "string", "pattern": pattern}, engine=FastEngine())
+    validator = compile_schema(AuthorSchema({"type": "string", "pattern": pattern}), engine=FastEngine())
     assert validator.engine == "fastjsonschema"
 
     def check() -> None:
@@ -183,7 +187,7 @@ def test_annotations_never_reach_the_generated_code() -> None:
         "properties": {"a": {"type": "string", "default": fetched, "examples": [fetched], "x-data": fetched}},
         "description": '"""\n{name} %s \\',
     }
-    validator = compile_schema(schema, engine=FastEngine())
+    validator = compile_schema(AuthorSchema(schema), engine=FastEngine())
     assert validator.engine == "fastjsonschema"
     validator.check({"a": "b"})
 
@@ -198,7 +202,7 @@ def test_any_property_name_is_checked(name: str) -> None:
         "required": [name],
         "additionalProperties": False,
     }
-    validator = compile_schema(schema, engine=FastEngine())
+    validator = compile_schema(AuthorSchema(schema), engine=FastEngine())
     assert validator.engine == "fastjsonschema"
     validator.check({name: {name: 1}})
     wrong: dict[str, Any]

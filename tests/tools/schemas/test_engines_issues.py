@@ -11,7 +11,7 @@ from callgate.tools.calls import Issue
 from callgate.tools.schemas.engines import rust
 from callgate.tools.schemas.engines.base import MAX_TEXT, NO_MATCH, fit
 from callgate.tools.schemas.engines.texts import basic_issues
-from callgate.tools.schemas.validation import Validator, compile_schema, explain
+from callgate.tools.schemas.validation import AuthorSchema, Validator, compile_schema, explain
 
 WEATHER: dict[str, Any] = {
     "type": "object",
@@ -32,7 +32,7 @@ def weather(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     if request.param == "without jsonschema-rs":
         monkeypatch.setattr(rust, "_library", lambda: None)
         monkeypatch.setattr("callgate.tools.schemas.validation._cache.get", lambda _key: None)
-    return compile_schema(WEATHER, trusted=request.param != "jsonschema-rs")
+    return compile_schema(AuthorSchema(WEATHER), trusted=request.param != "jsonschema-rs")
 
 
 def texts(validator: Validator, value: Any) -> list[str]:
@@ -313,7 +313,7 @@ def test_without_jsonschema_rs_the_first_error_still_has_a_place(monkeypatch: py
             "x.y": {"properties": {"z": {"maxLength": 1}}},
         },
     }
-    validator = compile_schema(schema)
+    validator = compile_schema(AuthorSchema(schema))
     assert validator.issues({"a": [{"b": 5, "c": 1}, {"b": 1, "c": 1}]}) == [Issue("/a/1/b", "minimum", "must be >= 3")]
     assert validator.issues({"a": [{}]}) == [Issue("/a/0/c", "required", "Missing required property: c")]
     assert validator.issues({"a": [5]}) == [Issue("/a/0", "type", "expected object, got number")]

@@ -18,6 +18,7 @@ from callgate.tools.calls import Issue
 from callgate.tools.schemas import validation
 from callgate.tools.schemas.engines import rust
 from callgate.tools.schemas.validation import (
+    AuthorSchema,
     Engine,
     FastEngine,
     LazyValidator,
@@ -48,11 +49,11 @@ def test_every_schema_runs_on_jsonschema_rs_unless_another_engine_is_chosen() ->
     assert compile_schema(FORMAT).engine == "jsonschema-rs"
     assert compile_schema(SCHEMA, trusted=False).engine == "jsonschema-rs"
     assert compile_schema(SCHEMA, engine=RustEngine()).engine == "jsonschema-rs"
-    assert compile_schema(SCHEMA, engine=FastEngine()).engine == "fastjsonschema"
+    assert compile_schema(AuthorSchema(SCHEMA), engine=FastEngine()).engine == "fastjsonschema"
 
 
 def test_fastjsonschema_checks_with_its_generated_function_itself() -> None:
-    check = compile_schema(SCHEMA, engine=FastEngine()).check
+    check = compile_schema(AuthorSchema(SCHEMA), engine=FastEngine()).check
     assert type(check).__name__ == "function"
     assert check.__name__ == "validate"
 
@@ -77,7 +78,7 @@ def test_subclasses_of_json_types_count_as_those_types(engine: Engine | None) ->
         "name": {"type": "string", "maxLength": 3},
         "pair": {"type": "array", "items": {"type": "integer"}, "maxItems": 2},
     }
-    validator = compile_schema(wrap_properties(properties), engine=engine)
+    validator = compile_schema(AuthorSchema(wrap_properties(properties)), engine=engine)
     good = {"ratio": Measure(0.5), "name": Name("abc"), "pair": Pair(1, 2)}
     validator.check(good)
     assert validator.issues(good) == []
@@ -88,7 +89,7 @@ def test_subclasses_of_json_types_count_as_those_types(engine: Engine | None) ->
 
 
 def test_a_validator_tells_engine_version_policies_and_schema() -> None:
-    fast = compile_schema(SCHEMA, engine=FastEngine())
+    fast = compile_schema(AuthorSchema(SCHEMA), engine=FastEngine())
     ours, outside = compile_schema(FORMAT), compile_schema(FORMAT, trusted=False)
     assert isinstance(fast, Validator)
     for validator in (fast, ours, outside):
@@ -120,9 +121,26 @@ def test_the_same_schema_is_compiled_once_per_trust_engine_and_limits() -> None:
     engine = RustEngine()
     first = compile_schema(SCHEMA)
     assert compile_schema(dict(reversed(SCHEMA.items()))) is first
-    assert compile_schema(SCHEMA, trusted=False) is compile_schema(SCHEMA, trusted=False)
     assert compile_schema(SCHEMA, engine=engine) is compile_schema(SCHEMA, engine=engine)
     assert compile_schema(SCHEMA, trusted=False) is not first
+
+
+def test_a_schema_from_outside_does_not_stay_in_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = validation._Cache(8)
+    monkeypatch.setattr(validation, "_cache", cache)
+    compile_schema(SCHEMA, trusted=False)
+    verify_schema(SCHEMA, trusted=False)
+    assert not cache._kept
+    compile_schema(SCHEMA)
+    assert len(cache._kept) == 1
+
+
+def test_the_cache_is_bounded_in_bytes_of_schemas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(validation, "_cache", validation._Cache(1_000, 10_000))
+    large = [{"minimum": turn, "description": "x" * 3_000} for turn in range(8)]
+    first, *_, last = [compile_schema(schema) for schema in large]
+    assert compile_schema(large[-1]) is last
+    assert compile_schema(large[0]) is not first
 
 
 def test_the_cache_forgets_what_was_used_longest_ago(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,12 +173,14 @@ def test_the_cache_is_safe_to_share_between_threads(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.usefixtures("no_rust")
 def test_without_jsonschema_rs_schemas_from_outside_are_refused() -> None:
-    assert compile_schema(SCHEMA).engine == "fastjsonschema"
-    verify_schema(SCHEMA)
+    assert compile_schema(AuthorSchema(SCHEMA)).engine == "fastjsonschema"
+    verify_schema(AuthorSchema(SCHEMA))
     for act in (compile_schema, verify_schema):
         with pytest.raises(SchemaRefused, match="jsonschema-rs, which is not installed") as refused:
             act(SCHEMA, trusted=False)
         assert refused.value.reason == "no_engine"
+        with pytest.raises(SchemaRefused, match="jsonschema-rs, which is not installed"):
+            act(SCHEMA)
     with pytest.raises(SchemaRefused, match="not installed"):
         compile_schema(SCHEMA, engine=RustEngine())
 
@@ -169,7 +189,7 @@ def test_without_jsonschema_rs_schemas_from_outside_are_refused() -> None:
 def test_without_jsonschema_rs_the_refusal_names_the_keyword() -> None:
     for act in (compile_schema, verify_schema):
         with pytest.raises(SchemaRefused, match="format") as refused:
-            act(FORMAT)
+            act(AuthorSchema(FORMAT))
         assert refused.value.pointer == "/properties/a/format"
     assert lint_schema(SCHEMA | {"default": 1})
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import re
 import time
+from functools import partial
 from typing import Any
 
 import pytest
 
 from callgate.errors import SchemaRefused
 from callgate.tools.schemas.engines import budget as budgets
-from callgate.tools.schemas.engines.base import Rejected, guard_json
+from callgate.tools.schemas.engines import patterns
+from callgate.tools.schemas.engines.base import AuthorSchema, Rejected, guard_json
 from callgate.tools.schemas.engines.budget import Budget
 from callgate.tools.schemas.engines.document import read
 from callgate.tools.schemas.engines.fast import FastEngine
 from callgate.tools.schemas.engines.raw import AUTHOR_LIMITS, INPUT_LIMITS
 from callgate.tools.schemas.engines.rust import RustEngine
+from callgate.tools.schemas.outside import admit_schema
 from callgate.tools.schemas.validation import Engine, compile_schema, explain, from_validate
+from tests.harness.cpu import cpu_seconds
 from tests.harness.hostile_schemas import FAMILIES
 
 ENGINES: dict[str, Engine] = {"jsonschema-rs": RustEngine(), "fastjsonschema": FastEngine()}
@@ -93,7 +98,7 @@ def test_fastjsonschema_is_guarded_as_well() -> None:
     schema = {"type": "array", "items": {"anyOf": [{"type": "array", "minItems": n} for n in range(100, 200)]}}
     value: list[list[int]] = [[]] * 20_000
     with pytest.raises(Rejected, match=TOO_COSTLY):
-        FastEngine().compile(schema, trusted=True).check(value)
+        FastEngine().compile(AuthorSchema(schema), trusted=True).check(value)
 
 
 def test_a_schema_that_no_value_makes_costly_has_no_guard() -> None:
@@ -129,7 +134,7 @@ def test_soak_the_worst_time_of_each_engine_and_family_is_printed() -> None:
     for family, (schema, value) in FAMILIES.items():
         for engine, trusted in (("jsonschema-rs", True), ("jsonschema-rs", False), ("fastjsonschema", True)):
             try:
-                validator = ENGINES[engine].compile(schema, trusted=trusted)
+                validator = ENGINES[engine].compile(AuthorSchema(schema), trusted=trusted)
             except SchemaRefused as refused:
                 rows.append((0.0, f"{family}: {engine} {trusted=}: refused at registration: {refused}"[:120]))
                 continue
@@ -151,3 +156,31 @@ def test_soak_the_worst_time_of_each_engine_and_family_is_printed() -> None:
             )
     print(*(text for _, text in sorted(rows, reverse=True)), sep="\n")
     assert len(rows) == 3 * len(FAMILIES)
+
+
+ATOMS = [".", "[^x]", r"\w", r"\D", r"\s", r"\S", r"\s\w", r"[\S\W]", r"\p{L}", "(?i)k", "(?:a|bc)"]
+REPEATS = ["", "{0,60}", "{0,400}"]
+
+
+def most_expensive(atom: str, repeat: str) -> float:
+    """Return the CPU seconds of compiling the most expensive admitted schema of one kind of pattern, or 0."""
+    best = 0.0
+    for parts, count in ((1, 20), (10, 20), (30, 8), (80, 2)):
+        pattern = (atom + repeat) * parts
+        properties = {f"{at}": {"pattern": f"{pattern}{at}"} for at in range(count)}
+        try:
+            admitted = admit_schema({"type": "object", "properties": properties}, "parameters")
+            best = max(best, cpu_seconds(partial(admitted.compile, None), 0.05))
+        except SchemaRefused:
+            continue
+    return best
+
+
+@pytest.mark.parametrize("counted", [True, False], ids=["counted", "control that counts no escapes"])
+def test_no_admitted_schema_is_compiled_for_50_ms_in_one_step(counted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library compiles a schema in one call, in which no other thread runs."""
+    if not counted:
+        monkeypatch.setattr(patterns, "_CLASS_ESCAPE", re.compile("(?!)"))
+        assert most_expensive(r"\s\s", "") > 0.05
+        return
+    assert {(atom, repeat) for atom in ATOMS for repeat in REPEATS if most_expensive(atom, repeat) > 0.05} == set()

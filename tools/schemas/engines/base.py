@@ -3,19 +3,74 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NoReturn, Protocol, final, runtime_checkable
 
+from callgate.errors import SchemaRefused
 from callgate.tools.calls import Issue
 from callgate.tools.values import clip, digest
 
-Check = Callable[[Any], object]
+Check = Callable[[object], object]
 
 NO_MATCH = Issue("", "schema", "does not match the schema")
 MAX_ISSUES = 16
 MAX_TEXT = 2_000
 MAX_INTEGER_BITS = 1_329  # 400 digits
+
+
+@final
+class AuthorSchema(Mapping[str, object]):
+    """A schema that the author's code declared. Only such a schema may become code, with fastjsonschema.
+
+    No data is of this type: it cannot be read from JSON, pickled or copied, and has no subclass. Wrap schemas of your own
+    code only: who wraps a schema from outside makes code of it. The schema is copied, so later changes do not count.
+
+    Raises:
+        SchemaRefused: the schema nests too deep.
+    """
+
+    __slots__ = ("_schema",)
+
+    def __init__(self, schema: Mapping[str, object]) -> None:
+        try:
+            self._schema: dict[str, object] = _copied(schema, {})
+        except RecursionError:
+            raise SchemaRefused("too_deep", "the schema nests too deep, or contains itself") from None
+
+    def __init_subclass__(cls) -> NoReturn:
+        raise TypeError("AuthorSchema has no subclasses: an object of one would be trusted like a schema of your code")
+
+    def __getitem__(self, keyword: str) -> object:
+        return self._schema[keyword]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._schema)
+
+    def __len__(self) -> int:
+        return len(self._schema)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an AuthorSchema cannot be pickled or copied: it would be data")
+
+
+def _copied(node: object, known: dict[int, tuple[object, object]]) -> Any:
+    """Copy a schema. A part that stands at many places stays one: as a tree such a schema may have no end."""
+    if not isinstance(node, Mapping | list | tuple):
+        return node
+    if id(node) in known:
+        if known[id(node)][1] is None:
+            raise RecursionError
+        return known[id(node)][1]
+    known[id(node)] = node, None  # under way: to meet it again is a circle
+    parts: Mapping[object, object] | Sequence[object] = node
+    made: object
+    if isinstance(parts, Mapping):
+        made = {key: _copied(part, known) for key, part in parts.items()}
+    else:
+        made = [_copied(part, known) for part in parts]
+    known[id(node)] = node, made  # a node that is gone could lend its id to another
+    return made
 
 
 @runtime_checkable
@@ -47,7 +102,7 @@ class Validator(Protocol):
         """Return for a valid value, raise for an invalid one."""
         ...
 
-    def issues(self, value: Any, limit: int = MAX_ISSUES) -> list[Issue]:
+    def issues(self, value: object, limit: int = MAX_ISSUES) -> list[Issue]:
         """List every issue of the value: missing members, then unknown ones, then wrong types, then the rest."""
         ...
 
@@ -65,7 +120,7 @@ class Engine(Protocol):
         """The version of the validating library."""
         ...
 
-    def compile(self, schema: Mapping[str, Any], *, trusted: bool) -> Validator:
+    def compile(self, schema: Mapping[str, object], *, trusted: bool) -> Validator:
         """Compile a validator that enforces all of *schema*.
 
         Raises:
@@ -84,13 +139,14 @@ class Rejected(ValueError):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Compiled:
-    """A ``Validator`` from its parts."""
+    """A ``Validator`` from its parts. ``inner`` is its check without a rule that was added."""
 
     id: str
     engine: str
     version: str
     check: Check
-    find: Callable[[Any, int], list[Issue]]
+    find: Callable[[object, int], list[Issue]]
+    inner: Check | None = None
 
     def issues(self, value: object, limit: int = MAX_ISSUES) -> list[Issue]:
         """See ``Validator.issues``."""
@@ -103,7 +159,7 @@ def validator_id(engine: str, version: str, policy: str, schema_digest: str) -> 
 
 
 def from_validate(
-    validate: Callable[[Any], Sequence[Issue]],
+    validate: Callable[[object], Sequence[Issue]],
     *,
     engine: str,
     version: str,
@@ -162,7 +218,7 @@ def guard_depth(value: object, limit: int = 64) -> int:
     level, count = [value], 0
     for _ in range(limit + 1):
         count += len(level)
-        below: list[Any] = []
+        below: list[object] = []
         for item in level:
             if isinstance(item, dict):
                 below.extend(item.values())
@@ -202,7 +258,7 @@ def guard_json(value: object, *, depth: int = 64, nodes: int = 50_000, character
     raise Rejected(f"must not nest deeper than {depth} levels")
 
 
-def _look_into(items: Iterable[Any], below: list[Any]) -> int:
+def _look_into(items: Iterable[Any], below: list[object]) -> int:
     size = 0
     for item in items:
         kind = item.__class__

@@ -133,7 +133,7 @@ def without_texts(schema: object) -> object:
     """Return a copy of a schema without the keywords that only describe. A property may have the name of a keyword."""
     if not isinstance(schema, Mapping):
         return schema
-    kept: dict[str, Any] = {}
+    kept: dict[str, object] = {}
     for key, item in schema.items():
         if key in SUB_MAP and isinstance(item, Mapping):
             kept[key] = {name: without_texts(child) for name, child in item.items()}
@@ -152,7 +152,7 @@ def without_formats(schema: object) -> Any:
         return [without_formats(part) for part in schema]
     if not isinstance(schema, Mapping):
         return schema
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for key, part in schema.items():
         if key in _NAMED and isinstance(part, Mapping):
             found[key] = {name: without_formats(one) for name, one in part.items()}

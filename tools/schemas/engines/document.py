@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 from urllib.parse import quote, unquote, urljoin
 
 from callgate.errors import SchemaRefused
+from callgate.tools.schemas.engines.base import AuthorSchema
 from callgate.tools.schemas.engines.dialect import (
     CONTAINERS,
     KEYWORDS,
@@ -23,7 +24,7 @@ from callgate.tools.schemas.engines.dialect import (
 from callgate.tools.schemas.engines.raw import AUTHOR_LIMITS, SchemaLimits, require_json
 from callgate.tools.values import clip, digest, pointer, thaw
 
-Subschema: TypeAlias = dict[str, Any] | bool
+Subschema: TypeAlias = dict[str, object] | bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +32,23 @@ class Document:
     """A schema that was read: a private plain copy, its subschemas by JSON Pointer, and the targets of references.
 
     ``targets`` maps the pointer of a subschema with a reference to the pointers of its possible targets.
-    ``patterns`` are pairs of a regular expression and its pointer.
+    ``patterns`` are pairs of a regular expression and its pointer, ``size`` is its approximate bytes of JSON.
     """
 
-    schema: dict[str, Any]
+    schema: dict[str, object]
     dialect: Dialect
     digest: str
     nodes: dict[str, Subschema]
     targets: dict[str, tuple[str, ...]]
     patterns: tuple[tuple[str, str], ...]
     depth: int
+    size: int
+
+
+class AuthorDocument(Document):
+    """A document that was read from an ``AuthorSchema``."""
+
+    __slots__ = ()
 
 
 def read(schema: Mapping[str, object], limits: SchemaLimits = AUTHOR_LIMITS) -> Document:
@@ -53,8 +61,8 @@ def read(schema: Mapping[str, object], limits: SchemaLimits = AUTHOR_LIMITS) -> 
     if not isinstance(schema, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise SchemaRefused("not_an_object", "a schema must be a JSON object")
     source = schema if isinstance(schema, dict) else dict(schema)
-    require_json(source, limits)
-    plain: dict[str, Any] = thaw(source)
+    size = require_json(source, limits)
+    plain: dict[str, object] = thaw(source)
     _refuse_bare_properties(plain)
     dialect = dialect_of(plain.get("$schema"))
     if dialect is None:
@@ -63,10 +71,12 @@ def read(schema: Mapping[str, object], limits: SchemaLimits = AUTHOR_LIMITS) -> 
     identity = digest(plain)
     reader = _Reader(dialect, limits)
     reader.walk(plain)
-    return Document(plain, dialect, identity, reader.nodes, reader.resolve(), tuple(reader.patterns), reader.depth)
+    # not isinstance: a class may claim to be another one by `__class__`
+    kind = AuthorDocument if type(schema) is AuthorSchema else Document
+    return kind(plain, dialect, identity, reader.nodes, reader.resolve(), tuple(reader.patterns), reader.depth, size)
 
 
-def _refuse_bare_properties(schema: dict[str, Any]) -> None:
+def _refuse_bare_properties(schema: Mapping[str, object]) -> None:
     """Refuse ``{"location": {"type": "string"}, …}`` without ``properties`` around it."""
     if "properties" in schema:
         return
@@ -93,7 +103,7 @@ def _is_names(item: object) -> bool:
     return isinstance(item, list) and all(isinstance(name, str) for name in item)
 
 
-_SHAPES: dict[str, Callable[[Any], bool]] = {
+_SHAPES: dict[str, Callable[[object], bool]] = {
     "type": lambda item: isinstance(item, str) or _is_names(item),
     "enum": lambda item: isinstance(item, list),
     "required": _is_names,
@@ -121,8 +131,8 @@ class _Reader:
         self._places: dict[str, str] = {}  # of subschemas with an $id, by its absolute form
         self._outer: list[tuple[str, str, str]] = []  # references that do not begin with "#", and their bases
 
-    def walk(self, root: dict[str, Any]) -> None:
-        stack: list[tuple[Any, str, int, str]] = [(root, "", 0, "")]
+    def walk(self, root: Mapping[str, object]) -> None:
+        stack: list[tuple[object, str, int, str]] = [(root, "", 0, "")]
         while stack:
             schema, at, depth, base = stack.pop()
             if not isinstance(schema, dict | bool):
@@ -137,7 +147,7 @@ class _Reader:
             self._look_at(schema, at, base)
             stack.extend((child, at_child, depth + 1, base) for child, at_child in self._children(schema, at))
 
-    def _base(self, schema: dict[str, Any], at: str, base: str) -> str:
+    def _base(self, schema: Mapping[str, object], at: str, base: str) -> str:
         """The address against which references in a subschema are resolved; a nested ``$id`` changes it."""
         name = schema.get("$id", schema.get("id"))
         if not isinstance(name, str):
@@ -147,7 +157,7 @@ class _Reader:
             self._places[base] = at
         return base
 
-    def _look_at(self, schema: dict[str, Any], at: str, base: str) -> None:
+    def _look_at(self, schema: dict[str, object], at: str, base: str) -> None:
         for key, item in schema.items():
             self._require_known(key, item, at)
             if key == "type":
@@ -163,7 +173,7 @@ class _Reader:
             elif key == "$schema" and at and dialect_of(item) is not self.dialect:
                 raise SchemaRefused("dialect", "a subschema may not change the dialect", f"{at}/$schema")
 
-    def _require_known(self, key: str, item: Any, at: str) -> None:
+    def _require_known(self, key: str, item: object, at: str) -> None:
         if key in VALIDATION and key not in self.dialect.keywords:
             raise SchemaRefused(
                 "keyword_dialect",
@@ -173,7 +183,7 @@ class _Reader:
             )
         if key in _SHAPES and not _SHAPES[key](item):
             raise SchemaRefused("invalid_schema", f"{key} must be {_EXPECTED[key]}", f"{at}/{key}")
-        if key == "enum" and len(item) > self.limits.max_enum:
+        if key == "enum" and isinstance(item, list) and len(item) > self.limits.max_enum:
             raise SchemaRefused("enum_too_large", f"lists over {self.limits.max_enum} values", f"{at}/enum")
 
     def _types(self, names: object, at: str) -> None:
@@ -183,7 +193,7 @@ class _Reader:
                 message = f'"{shown}" is not a JSON Schema type: {type_advice(name)}'
                 raise SchemaRefused("type_name", message, f"{at}/type")
 
-    def _ref(self, key: str, ref: object, schema: dict[str, Any], at: str, base: str) -> None:
+    def _ref(self, key: str, ref: object, schema: dict[str, object], at: str, base: str) -> None:
         if not isinstance(ref, str) or not ref.startswith("#"):
             self._outer.append((f"{at}/{key}", str(ref), base))
             return
@@ -205,7 +215,7 @@ class _Reader:
         if len(self.patterns) > self.limits.max_patterns:
             raise SchemaRefused("too_many_patterns", f"has over {self.limits.max_patterns} patterns", at)
 
-    def _children(self, schema: dict[str, Any], at: str) -> Iterator[tuple[object, str]]:
+    def _children(self, schema: Mapping[str, object], at: str) -> Iterator[tuple[object, str]]:
         for key, item in schema.items():
             here = f"{at}/{key}"
             if key in SUB_MAP:

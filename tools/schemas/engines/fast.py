@@ -17,7 +17,7 @@ from callgate.tools.schemas.engines import gate
 from callgate.tools.schemas.engines.base import Check, Compiled, Validator, fit, validator_id
 from callgate.tools.schemas.engines.budget import Budget
 from callgate.tools.schemas.engines.dialect import CONTAINERS, SUB_LIST, SUB_MAP, SUB_ONE, VALIDATION
-from callgate.tools.schemas.engines.document import Document, read
+from callgate.tools.schemas.engines.document import AuthorDocument, Document, read
 from callgate.tools.schemas.engines.raw import AUTHOR_LIMITS
 from callgate.tools.schemas.engines.rust import RustEngine, rust_installed
 from callgate.tools.schemas.engines.texts import basic_issues, describe, missing, wrong_type
@@ -25,13 +25,13 @@ from callgate.tools.schemas.engines.texts import basic_issues, describe, missing
 POLICY = f"gate={gate.VERSION},formats=off,defaults=off"
 
 
-class _NoHandlers(Mapping[str, Callable[[str], Any]]):
+class _NoHandlers(Mapping[str, Callable[[str], object]]):
     """A handler for every URI scheme that refuses the request: fastjsonschema fetches URIs without a handler."""
 
     def __contains__(self, _scheme: object) -> bool:
         return True
 
-    def __getitem__(self, _scheme: str) -> Callable[[str], Any]:
+    def __getitem__(self, _scheme: str) -> Callable[[str], object]:
         return _refuse_fetch
 
     def __iter__(self) -> Iterator[str]:
@@ -53,7 +53,7 @@ def _version() -> str:
 
 
 class FastEngine:
-    """fastjsonschema behind the gate, through its public interface. It takes trusted schemas only."""
+    """fastjsonschema behind the gate, through its public interface. It takes an ``AuthorSchema`` only."""
 
     name = "fastjsonschema"
 
@@ -64,17 +64,20 @@ class FastEngine:
 
     def compile(self, schema: Mapping[str, object], *, trusted: bool) -> Validator:
         """See ``Engine.compile``. With jsonschema-rs installed, the schema is checked against its meta-schema too."""
-        if not trusted:
-            raise SchemaRefused("engine", "fastjsonschema does not take schemas from outside")
         document = read(schema)
+        if not trusted:
+            raise _refusal()
         return self.build(document, Budget(document, AUTHOR_LIMITS))
 
     def build(self, document: Document, budget: Budget) -> Validator:
         """Compile a document that was read; jsonschema-rs explains invalid values where it is installed.
 
         Raises:
-            SchemaRefused: fastjsonschema would ignore a keyword, or a small value could cost very much.
+            SchemaRefused: fastjsonschema would ignore a keyword, a small value could cost very much, or the document is
+                no ``AuthorDocument``.
         """
+        if not isinstance(document, AuthorDocument):
+            raise _refusal()
         explainer = RustEngine().build(document, budget, trusted=True) if rust_installed() else None
         refused = (budget.heavy, "") if budget.heavy else gate.refusal(document)
         if refused is not None:
@@ -91,6 +94,12 @@ class FastEngine:
         ident = validator_id(self.name, self.version, POLICY, document.digest)
         made = Compiled(ident, self.name, self.version, _generate(reduced, detailed=False), find)
         return guarded(made, Guard(budget, AUTHOR_LIMITS)) if budget.guarded else made
+
+
+def _refusal() -> SchemaRefused:
+    return SchemaRefused(
+        "engine", "fastjsonschema makes code of a schema, so it takes an AuthorSchema only; declare the tool with @tool"
+    )
 
 
 def _generate(reduced: dict[str, Any], *, detailed: bool) -> Check:

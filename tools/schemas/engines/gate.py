@@ -46,7 +46,7 @@ def refusal(document: Document) -> tuple[str, str] | None:
     return _colliding(document)
 
 
-def _enforced(key: str, item: Any, schema: dict[str, Any], at: str) -> bool:
+def _enforced(key: str, item: Any, schema: dict[str, object], at: str) -> bool:
     if key in _IGNORED or key in CONTAINERS or key.startswith("x-"):
         return True
     if key == "$ref":

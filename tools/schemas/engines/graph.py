@@ -85,9 +85,9 @@ def nodes_of(document: Document) -> list[Node]:
         node.in_place = [index_of[target] for target in document.targets.get(at, ())]
         node.in_place += [index_of[at_child] for at_child in _in_place(schema, at) if at_child in index_of]
         node.factor = UNEVALUATED if not schema.keys().isdisjoint(_UNEVALUATED) else 1
-        node.weight = pattern_weight(schema["pattern"]) if "pattern" in schema else 0
+        node.weight = pattern_weight(str(schema["pattern"])) if "pattern" in schema else 0
         node.own = _own_checks(schema)
-        node.mistakes = 1 + len(schema.get("required", ()))
+        node.mistakes = 1 + len(required if isinstance(required := schema.get("required"), list) else ())
         node.numeric = not schema.keys().isdisjoint(_NUMERIC)
         node.branches = "anyOf" in schema or "oneOf" in schema
         _descend(node, schema, index_of)

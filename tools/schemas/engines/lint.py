@@ -60,7 +60,7 @@ def _advice(schema: dict[str, Any], document: Document) -> Iterator[str]:
         yield f"content keywords are not asserted in {dialect.name}"
 
 
-def _on_keywords(schema: dict[str, Any]) -> Iterator[str]:
+def _on_keywords(schema: Mapping[str, object]) -> Iterator[str]:
     for key in schema:
         if key not in KEYWORDS and not key.startswith("x-"):
             near = difflib.get_close_matches(key, sorted(KEYWORDS), 1) if len(key) < 40 else []

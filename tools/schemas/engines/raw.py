@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 from callgate.errors import SchemaRefused
@@ -16,6 +18,7 @@ MAX_INTEGER_BITS = 1_024
 class SchemaLimits:
     """Limits for a schema and for values that are checked against it. Sizes are in approximate bytes of JSON.
 
+    ``max_pattern_cost`` limits the estimated microseconds for compiling all regular expressions of a schema from outside.
     ``max_expansion`` limits the checks of one value in place, through ``$ref``, ``allOf``, ``anyOf``, ``oneOf``, ``not``
     and ``if``; ``budget`` limits the checks of a whole value.
     """
@@ -28,6 +31,7 @@ class SchemaLimits:
     max_name: int = 256
     max_pattern: int = 512
     max_patterns: int = 64
+    max_pattern_cost: int = 30_000
     max_expansion: int = 2_000
     budget: int = 200_000
     value_characters: int = 1_048_576
@@ -37,7 +41,12 @@ class SchemaLimits:
     @property
     def digest(self) -> str:
         """A short digest of this profile, for provenance."""
-        return digest(asdict(self))[:12]
+        return _digest_of(self)
+
+
+@lru_cache(64)  # a gate has few profiles and many schemas
+def _digest_of(limits: SchemaLimits) -> str:
+    return digest(asdict(limits))[:12]
 
 
 INPUT_LIMITS = SchemaLimits()
@@ -49,8 +58,8 @@ AUTHOR_LIMITS = SchemaLimits(
 )  # fmt: skip
 
 
-def require_json(schema: dict[str, Any], limits: SchemaLimits) -> None:
-    """Refuse a schema that is not JSON or is too large, without recursion."""
+def require_json(schema: Mapping[str, object], limits: SchemaLimits) -> int:
+    """Refuse a schema that is not JSON or is too large, without recursion; return its approximate size in bytes."""
     stack: list[tuple[Any, _Path]] = [(schema, None)]
     size = 0
     while stack:
@@ -69,6 +78,7 @@ def require_json(schema: dict[str, Any], limits: SchemaLimits) -> None:
                 size += _scalar_size(item, path, key)
             if size > limits.max_bytes:
                 raise SchemaRefused("too_large", f"is over {limits.max_bytes} bytes", _shown(path))
+    return size
 
 
 _Path: TypeAlias = tuple[Any, str | int, int] | None

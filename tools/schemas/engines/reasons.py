@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from callgate.tools.calls import Issue
@@ -50,7 +50,7 @@ def _explain(error: Any, value: Any, schema: Mapping[str, Any], depth: int) -> I
         yield _REST, describe(path, keyword, argument)
 
 
-def _forbidden(schema_path: list[Any], path: list[str | int], at: object) -> Iterator[_Ranked]:
+def _forbidden(schema_path: Sequence[object], path: list[str | int], at: object) -> Iterator[_Ranked]:
     """jsonschema-rs reports ``additionalProperties: false`` without properties as a false schema for the object."""
     whole = schema_path[-1:] == ["additionalProperties"] and schema_path[-2:-1] != ["properties"]
     if whole and isinstance(at, Mapping):
@@ -61,7 +61,7 @@ def _forbidden(schema_path: list[Any], path: list[str | int], at: object) -> Ite
 
 
 def _branches(
-    error: Any, branches: list[list[Any]], value: Any, schema: Mapping[str, Any], depth: int
+    error: Any, branches: list[list[object]], value: Any, schema: Mapping[str, object], depth: int
 ) -> Iterator[_Ranked]:
     """The errors of the closest branch: it fits the value's type and has the fewest errors."""
     path, at = _resolve(error.instance_path, value)
@@ -107,7 +107,7 @@ def _name(members: Mapping[str, object], part: str | int) -> str:
     return next((name for name in members if name.isdecimal() and int(name) == part), exact)
 
 
-def _lookup(schema: Any, path: list[Any]) -> Mapping[str, Any]:
+def _lookup(schema: Any, path: Sequence[object]) -> Mapping[str, Any]:
     for part in path:
         try:
             schema = schema[part]

@@ -144,7 +144,7 @@ def _native(document: Document, *, trusted: bool, formats: bool) -> Any:
     return _compiled(document, "validator_for", trusted=trusted, formats=formats)
 
 
-def subschema_checks(document: Document) -> Callable[[str], Callable[[Any], bool] | None]:
+def subschema_checks(document: Document) -> Callable[[str], Callable[[object], bool] | None]:
     """Make a function from the pointer of a subschema to its validity check, or None where it is unknown.
 
     Raises:
@@ -152,7 +152,7 @@ def subschema_checks(document: Document) -> Callable[[str], Callable[[Any], bool
     """
     compiled = _compiled(document, "validator_map_for", trusted=False, formats=False)
 
-    def find(at: str) -> Callable[[Any], bool] | None:
+    def find(at: str) -> Callable[[object], bool] | None:
         validator = compiled.get(f"#{at}")
         return None if validator is None else validator.is_valid
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from callgate.runtime.models.wire.decoder import OTHER_API, SECOND
 from callgate.runtime.models.wire.history import as_json, join_pieces
@@ -21,14 +20,14 @@ class _Block:
 
     __slots__ = ("fields", "order", "pieces", "stopped", "tool")
 
-    def __init__(self, fields: dict[str, Any], order: int, tool: str) -> None:
+    def __init__(self, fields: dict[str, object], order: int, tool: str) -> None:
         self.fields = fields
         self.order = order  # index among the calls
         self.tool = tool
         self.pieces: dict[str, list[str]] = {}
         self.stopped = False
 
-    def whole(self) -> dict[str, Any]:
+    def whole(self) -> dict[str, object]:
         """The whole block; a call's input is its streamed text, or else the input of its first event."""
         block = dict(self.fields)
         for name, pieces in self.pieces.items():
@@ -47,12 +46,12 @@ class AnthropicFold:
         self.began = self.ended = self.closed = False
         self.lost: str | None = None
         self._tool_of = tool_of
-        self._message: dict[str, Any] = {}
+        self._message: dict[str, object] = {}
         self._blocks: list[_Block] = []
-        self._at: dict[Any, _Block] = {}
+        self._at: dict[object, _Block] = {}
         self._calls = 0
 
-    def add(self, chunk: dict[str, Any], events: list[ReplyEvent]) -> None:
+    def add(self, chunk: Mapping[str, object], events: list[ReplyEvent]) -> None:
         """Add one event; ``ping`` and unknown events are ignored."""
         kind = chunk.get("type")
         if kind == "content_block_delta":
@@ -83,7 +82,7 @@ class AnthropicFold:
         elif kind.startswith("response.") if isinstance(kind, str) else not FOREIGN.isdisjoint(chunk):
             self.lost = OTHER_API
 
-    def body(self) -> dict[str, Any]:
+    def body(self) -> dict[str, object]:
         """The message."""
         return {**self._message, "content": [block.whole() for block in self._blocks]}
 
@@ -108,7 +107,7 @@ class AnthropicFold:
     def _block(self, index: object) -> _Block | None:
         return self._at.get(index if isinstance(index, int) else None)
 
-    def _start(self, index: Any, content: Mapping[str, Any], events: list[ReplyEvent]) -> None:
+    def _start(self, index: object, content: Mapping[str, object], events: list[ReplyEvent]) -> None:
         """Begin a block; if its index is used already, the earlier block stays unchanged."""
         if self.closed or (isinstance(index, int) and index in self._at):
             self.lost = SECOND
@@ -121,12 +120,12 @@ class AnthropicFold:
             self._calls += 1
             given = content.get("input")
             events.append(CallDelta(block.order, block.tool, as_json(given) if given else ""))
-        elif kind == "text" and text_or_none(content.get("text")):
-            events.append(text_delta(content["text"]))
-        elif kind == "thinking" and text_or_none(content.get("thinking")):
-            events.append(ReasoningDelta(content["thinking"]))
+        elif kind == "text" and (text := text_or_none(content.get("text"))):
+            events.append(text_delta(text))
+        elif kind == "thinking" and (thought := text_or_none(content.get("thinking"))):
+            events.append(ReasoningDelta(thought))
 
-    def _grow(self, index: object, delta: dict[str, Any], events: list[ReplyEvent]) -> None:
+    def _grow(self, index: object, delta: dict[str, object], events: list[ReplyEvent]) -> None:
         if self.ended:  # the stop reason came too early
             self.ended, self.lost = False, SECOND if self.closed else self.lost
         kind = delta.get("type")
@@ -159,12 +158,12 @@ class AnthropicFold:
         self._start(index, {"type": _STARTS.get(kind, "tool_use") if isinstance(kind, str) else "tool_use"}, events)
         return self._blocks[-1]
 
-    def _attach(self, block: _Block, kind: Any, delta: Mapping[str, Any]) -> None:
+    def _attach(self, block: _Block, kind: object, delta: Mapping[str, object]) -> None:
         if kind == "signature_delta":
             block.fields["signature"] = delta.get("signature")
         elif kind == "citations_delta":
             block.fields["citations"] = [*items(block.fields.get("citations")), delta.get("citation")]
         elif kind == "compaction_delta":
             for name in ("content", "encrypted_content"):
-                if isinstance(delta.get(name), str):
-                    block.fields[name] = text_or_empty(block.fields.get(name)) + delta[name]
+                if isinstance(piece := delta.get(name), str):
+                    block.fields[name] = text_or_empty(block.fields.get(name)) + piece

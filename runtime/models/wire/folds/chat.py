@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TypedDict
 
 from callgate.runtime.models.wire.decoder import OTHER_API, SECOND
 from callgate.runtime.models.wire.folds.chat_calls import ChatCalls
@@ -18,6 +18,13 @@ vLLM; Groq, Ollama and OpenRouter; OpenRouter's pieces with signatures."""
 _APART = frozenset({"choices", "usage", "error"})
 
 
+class _LegacyCall(TypedDict):
+    """``function_call``, the single call of the older form."""
+
+    name: str
+    arguments: object
+
+
 class ChatFold:
     """Assembles chunks; only the first choice is read. See ``Fold``.
 
@@ -29,20 +36,21 @@ class ChatFold:
         self.began = self.ended = self.closed = False
         self.lost: str | None = None
         self._tool_of = tool_of
-        self._head: dict[str, Any] | None = None
-        self._late: dict[str, Any] = {}
+        self._head: dict[str, object] | None = None
+        self._late: dict[str, object] = {}
         self._which: object = None  # the index of the choice that is read
-        self._choice: dict[str, Any] = {}
+        self._choice: dict[str, object] = {}
         self._text: dict[str, list[str]] = {}
-        self._parts: list[dict[str, Any]] | None = None  # content as a list (Mistral)
-        self._fields: dict[str, Any] = {}
+        self._parts: list[dict[str, object]] | None = None  # content as a list (Mistral)
+        self._fields: dict[str, object] = {}
+        self._legacy: _LegacyCall | None = None
         self._shown: str | None = None  # the field of REASONING that is shown
         self._calls = ChatCalls(tool_of)
-        self._opening: dict[str, Any] = {}  # the delta of the first chunk
+        self._opening: dict[str, object] = {}  # the delta of the first chunk
         self._repeated = False  # the second chunk was the first one again
         self._roles = self._bare = 0  # chunks with a role, and with other members but without a role
 
-    def add(self, chunk: dict[str, Any], events: list[ReplyEvent]) -> None:
+    def add(self, chunk: Mapping[str, object], events: list[ReplyEvent]) -> None:
         """Add one chunk; a whole response counts as one."""
         if self._head is None:
             self._head = {key: value for key, value in chunk.items() if key not in _APART}
@@ -57,9 +65,9 @@ class ChatFold:
                 if (choice.get("index") or 0) == self._which:
                     self._add_choice(choice, chunk, events)
 
-    def body(self) -> dict[str, Any]:
+    def body(self) -> dict[str, object]:
         """The chat completion."""
-        message: dict[str, Any] = {"role": "assistant", "content": self._content()}
+        message: dict[str, object] = {"role": "assistant", "content": self._content()}
         message |= {key: join_pieces(pieces) for key, pieces in self._text.items() if key != "content"}
         message |= self._fields
         if calls := self._calls.entries():
@@ -68,7 +76,7 @@ class ChatFold:
         head = {**(self._head or {}), "object": "chat.completion"}
         return {**head, "choices": [choice], **self._late}
 
-    def _begins_again(self, chunk: dict[str, Any], delta: object) -> bool:
+    def _begins_again(self, chunk: Mapping[str, object], delta: object) -> bool:
         """Return True for a chunk of a second answer: its first chunk has the role again.
 
         Some servers send the role in every chunk, and others a new id; a role after a chunk without one, or with a new
@@ -98,14 +106,13 @@ class ChatFold:
         self._late.setdefault("error", error)
         self.ended = True
 
-    def _add_choice(self, choice: dict[str, Any], chunk: dict[str, Any], events: list[ReplyEvent]) -> None:
-        delta = choice.get("delta")
-        whole = not isinstance(delta, dict) and isinstance(choice.get("message"), dict)
+    def _add_choice(self, choice: dict[str, object], chunk: Mapping[str, object], events: list[ReplyEvent]) -> None:
+        delta, message, whole = choice.get("delta"), choice.get("message"), False
         if self.closed or self._begins_again(chunk, delta):
             self.lost = SECOND
-        if whole:
-            delta = choice["message"]
-            events = self._replaced(delta, events)
+        if not isinstance(delta, dict) and isinstance(message, dict):
+            delta, whole = message, True
+            events = self._replaced(message, events)
         self.began = True
         brings = isinstance(delta, dict) and self._add_delta(delta, events)
         reason = choice.get("finish_reason")
@@ -115,7 +122,7 @@ class ChatFold:
             self._fail(choice["error"])
         self.ended = bool(reason) or whole or (self.ended and not brings)  # a finish reason may come too early
 
-    def _add_delta(self, delta: dict[str, Any], events: list[ReplyEvent]) -> bool:
+    def _add_delta(self, delta: dict[str, object], events: list[ReplyEvent]) -> bool:
         """Add the members of a delta; return True if one of them has content."""
         brings = False
         for key, value in delta.items():
@@ -132,11 +139,12 @@ class ChatFold:
                 self._add_field(key, value, delta, events)
         return brings
 
-    def _replaced(self, message: dict[str, Any], events: list[ReplyEvent]) -> list[ReplyEvent]:
+    def _replaced(self, message: dict[str, object], events: list[ReplyEvent]) -> list[ReplyEvent]:
         """Let a whole message replace its own deltas; return the events to add to."""
         if not self.began or not (message.get("content") or message.get("tool_calls")):
             return events
-        self._text, self._parts, self._fields, self._calls = {}, None, {}, ChatCalls(self._tool_of)
+        self._text, self._parts, self._fields, self._legacy = {}, None, {}, None
+        self._calls = ChatCalls(self._tool_of)
         return []
 
     def _add_field(self, key: str, value: object, delta: Mapping[str, object], events: list[ReplyEvent]) -> None:
@@ -158,7 +166,9 @@ class ChatFold:
             self._fields[key] = value
 
     def _add_legacy(self, piece: Mapping[str, object], events: list[ReplyEvent]) -> None:
-        known = self._fields.setdefault("function_call", {"name": "", "arguments": ""})
+        if self._legacy is None:
+            self._legacy = self._fields["function_call"] = _LegacyCall(name="", arguments="")
+        known = self._legacy
         name, arguments = piece.get("name"), piece.get("arguments")
         if isinstance(name, str) and name != known["name"]:
             known["name"] += name

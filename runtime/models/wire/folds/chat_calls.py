@@ -7,8 +7,7 @@ whole calls; some send the arguments as an object.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import jiter
 
@@ -25,14 +24,14 @@ class _Slot:
 
     def __init__(self, order: int) -> None:
         self.order = order
-        self.id: Any = None
+        self.id: object = None
         self.name = ""
         self.tool = ""
         self.pieces: list[str] = []
-        self.whole: Any = None
+        self.whole: object = None
         self.custom = False
-        self.extra: dict[str, Any] = {}  # other fields, such as a thought signature, which go back to the provider
-        self.inner: dict[str, Any] = {}
+        self.extra: dict[str, object] = {}  # other fields, such as a thought signature, which go back to the provider
+        self.inner: dict[str, object] = {}
 
     def complete(self) -> bool:
         """True if the arguments are a complete JSON object."""
@@ -45,11 +44,11 @@ class _Slot:
         except ValueError:
             return False
 
-    def has(self, arguments: Any) -> bool:
+    def has(self, arguments: object) -> bool:
         """True if the arguments equal *arguments* exactly."""
         return bool(arguments == (self.whole if self.whole is not None else "".join(self.pieces)))
 
-    def entry(self) -> dict[str, Any]:
+    def entry(self) -> dict[str, object]:
         """The call in the form that is not streamed."""
         arguments = join_pieces(self.pieces) if self.whole is None else self.whole
         named = {"name": self.name, **self.inner}
@@ -69,7 +68,7 @@ class ChatCalls:
         self._at: dict[int, _Slot] = {}  # the latest call at an index
         self._ids: dict[tuple[int | None, str], _Slot] = {}
 
-    def entries(self) -> list[dict[str, Any]]:
+    def entries(self) -> list[dict[str, object]]:
         """``tool_calls`` in the form that is not streamed."""
         return [slot.entry() for slot in self._slots]
 
@@ -89,7 +88,7 @@ class ChatCalls:
                     continue
             self._add(entry, touched, events)
 
-    def _add(self, entry: dict[str, Any], touched: list[_Slot], events: list[ReplyEvent]) -> None:
+    def _add(self, entry: Mapping[str, object], touched: list[_Slot], events: list[ReplyEvent]) -> None:
         function, custom = entry.get("function"), entry.get("custom")
         is_custom = isinstance(custom, dict) and bool(custom) and (entry.get("type") == "custom" or not function)
         inner = custom if is_custom else function
@@ -114,7 +113,7 @@ class ChatCalls:
         slot.name = name if name.startswith(slot.name) else slot.name + name
         slot.tool = self._tool_of(slot.name)
 
-    def _slot(self, entry: dict[str, Any], name: str, arguments: object, touched: list[_Slot]) -> _Slot | None:
+    def _slot(self, entry: Mapping[str, object], name: str, arguments: object, touched: list[_Slot]) -> _Slot | None:
         """The call that a piece belongs to, which may be new; None if the server repeats a whole call."""
         index = entry.get("index")
         index = index if isinstance(index, int) else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from callgate.runtime.models.wire.decoder import OTHER_API, SECOND
 from callgate.runtime.models.wire.history import as_json, join_pieces
@@ -24,7 +23,7 @@ _ONE_ANSWER = ("responseId", "modelVersion")
 _OTHER_API = FOREIGN - {"candidates"}
 
 
-def call_of(part: object) -> Mapping[str, Any] | None:
+def call_of(part: object) -> Mapping[str, object] | None:
     """The function call in a part, or None; some proxies spell the field with an underscore."""
     call = mapping(part).get("functionCall")
     if call is None:
@@ -43,19 +42,19 @@ class GeminiFold:
         self.began = self.ended = self.closed = False
         self.lost: str | None = None
         self._tool_of = tool_of
-        self._head: dict[str, Any] = {}
-        self._candidate: dict[str, Any] = {}
-        self._parts: list[dict[str, Any]] = []
+        self._head: dict[str, object] = {}
+        self._candidate: dict[str, object] = {}
+        self._parts: list[dict[str, object]] = []
         self._text: list[str] | None = None  # the pieces of the last part, while it has only text
-        self._thought: Any = None
+        self._thought: object = None
         self._open: _OpenCall | None = None
-        self._given: dict[str, dict[str, Any]] = {}  # parts with calls, by id
+        self._given: dict[str, dict[str, object]] = {}  # parts with calls, by id
         self._calls = 0
-        self._first: dict[str, Any] | None = None
+        self._first: Mapping[str, object] | None = None
         self._tokens = 0
         self._served = False  # the provider ran a tool, after which its token counts begin again
 
-    def add(self, chunk: dict[str, Any], events: list[ReplyEvent]) -> None:
+    def add(self, chunk: Mapping[str, object], events: list[ReplyEvent]) -> None:
         """Add one chunk; a whole response counts as one."""
         if "candidates" not in chunk and (error := reported_error(chunk)):
             self._head.setdefault("error", error)
@@ -74,7 +73,7 @@ class GeminiFold:
         if blocked and (blocked != UNSPECIFIED_BLOCK or not self._candidate):
             self.began = self.ended = True
 
-    def _begins_again(self, chunk: dict[str, Any]) -> bool:
+    def _begins_again(self, chunk: Mapping[str, object]) -> bool:
         """Tell whether a chunk is the first one of another answer.
 
         It has another id, or it repeats the first chunk with the same token counts or the same call. Without ids the
@@ -92,13 +91,13 @@ class GeminiFold:
         )
         return self._tokens < before and not self._served and "responseId" not in self._head
 
-    def body(self) -> dict[str, Any]:
+    def body(self) -> dict[str, object]:
         """The response."""
         self._close_text()
         candidates = [{"content": {"role": "model", "parts": self._parts}, **self._candidate}]
         return {**({"candidates": candidates} if self._parts or self._candidate else {}), **self._head}
 
-    def _add_candidate(self, candidate: dict[str, Any], events: list[ReplyEvent]) -> None:
+    def _add_candidate(self, candidate: Mapping[str, object], events: list[ReplyEvent]) -> None:
         content = candidate.get("content")
         if isinstance(content, dict):
             for part in items(content.get("parts")):
@@ -112,7 +111,7 @@ class GeminiFold:
         if candidate.get("finishReason") not in (None, 0, "", UNSPECIFIED):
             self.ended = True
 
-    def _add_part(self, part: dict[str, Any], events: list[ReplyEvent]) -> None:
+    def _add_part(self, part: dict[str, object], events: list[ReplyEvent]) -> None:
         text = part.get("text")
         if isinstance(text, str):
             thought = part.get("thought")
@@ -141,7 +140,7 @@ class GeminiFold:
                 )
             self._text = None
 
-    def _add_call(self, part: dict[str, Any], call: Mapping[str, Any], events: list[ReplyEvent]) -> None:
+    def _add_call(self, part: dict[str, object], call: Mapping[str, object], events: list[ReplyEvent]) -> None:
         if self._open and not call.get("name"):
             self._open.add(call)
             extra = {key: value for key, value in part.items() if key not in {"functionCall", "function_call"}}
@@ -153,7 +152,8 @@ class GeminiFold:
                 self._open = None
             return
         self._open = None
-        known = self._given.get(call["id"]) if isinstance(call.get("id"), str) and call["id"] else None
+        call_id = call.get("id")
+        known = self._given.get(call_id) if isinstance(call_id, str) and call_id else None
         if known is not None and call_of(known) == call:  # the server repeats it
             known.update(part)
             return
@@ -161,8 +161,8 @@ class GeminiFold:
             return
         part = dict(part)
         self._parts.append(part)
-        if isinstance(call.get("id"), str):
-            self._given[call["id"]] = part
+        if isinstance(call_id, str):
+            self._given[call_id] = part
         name = call.get("name")
         tool = self._tool_of(name) if isinstance(name, str) else ""
         arguments = call.get("args")
@@ -177,12 +177,12 @@ class GeminiFold:
 class _OpenCall:
     """A call with streamed arguments: each value has its JSON path, and text arrives in pieces."""
 
-    def __init__(self, part: dict[str, Any], call: Mapping[str, object], order: int, tool: str) -> None:
+    def __init__(self, part: dict[str, object], call: Mapping[str, object], order: int, tool: str) -> None:
         self.part = part
         self.order = order
         self.tool = tool
         self.call = {key: value for key, value in call.items() if key not in {"partialArgs", "willContinue"}}
-        self.args: Any = dict(mapping(call.get("args")))
+        self.args: object = dict(mapping(call.get("args")))
         part.pop("function_call", None)
         self.add(call)
 
@@ -195,7 +195,7 @@ class _OpenCall:
         self.part["functionCall"] = {**self.call, "args": self.args, **open_still}
 
 
-def _put(args: dict[str, Any], piece: Mapping[str, object]) -> bool:
+def _put(args: Mapping[str, object], piece: Mapping[str, object]) -> bool:
     """Set or extend the value at the piece's path; return False if the path is invalid."""
     path = piece.get("jsonPath")
     if not isinstance(path, str) or not path.startswith("$"):
@@ -207,7 +207,7 @@ def _put(args: dict[str, Any], piece: Mapping[str, object]) -> bool:
         steps.append(int(match[2]) if match[2] is not None else next(g for g in match.group(1, 3, 4) if g is not None))
     if at != len(path) or not steps:
         return False
-    here: Any = args
+    here: object = args
     for step, after in zip(steps, [*steps[1:], None], strict=True):
         known = _get(here, step)
         if after is None:

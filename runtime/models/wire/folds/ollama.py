@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
 
 from callgate.runtime.models.wire.decoder import OTHER_API, SECOND
 from callgate.runtime.models.wire.history import as_json, join_pieces
@@ -25,14 +24,14 @@ class OllamaFold:
         self.began = self.ended = self.closed = False
         self.lost: str | None = None
         self._tool_of = tool_of
-        self._last: dict[str, Any] = {}
-        self._fields: dict[str, Any] = {}
+        self._last: dict[str, object] = {}
+        self._fields: dict[str, object] = {}
         self._text: list[str] = []
         self._thinking: list[str] = []
-        self._calls: list[Any] = []
+        self._calls: list[object] = []
         self._time = ""
 
-    def add(self, chunk: dict[str, Any], events: list[ReplyEvent]) -> None:
+    def add(self, chunk: Mapping[str, object], events: list[ReplyEvent]) -> None:
         """Add one line."""
         message = chunk.get("message")
         if isinstance(message, dict):
@@ -53,30 +52,30 @@ class OllamaFold:
             self.lost = OTHER_API
         self._add_last(chunk)
 
-    def _goes_back(self, time: Any) -> bool:
+    def _goes_back(self, time: object) -> bool:
         """True if the time of a line, in UTC, is before that of an earlier line."""
-        if time.__class__ is not str or not time.endswith("Z"):
+        if not isinstance(time, str) or not time.endswith("Z"):
             return False
         before, self._time = self._time, time[:-1]  # the number of digits differs
-        return bool(self._time < before)
+        return self._time < before
 
-    def body(self) -> dict[str, Any]:
+    def body(self) -> dict[str, object]:
         """The response."""
-        message: dict[str, Any] = {"role": "assistant", "content": join_pieces(self._text), **self._fields}
+        message: dict[str, object] = {"role": "assistant", "content": join_pieces(self._text), **self._fields}
         if self._thinking:
             message["thinking"] = join_pieces(self._thinking)
         if self._calls:
             message["tool_calls"] = self._calls
         return {**self._last, "message": message}
 
-    def _add_last(self, chunk: dict[str, Any]) -> None:
+    def _add_last(self, chunk: Mapping[str, object]) -> None:
         """Add the fields beside the message: of the first line, the last line, or a line without a message."""
         known = {key: value for key, value in self._last.items() if value is not None}
         self._last = {**known, **chunk} if chunk.get("done") else {**chunk, **known}
         self.closed = self.closed or bool(chunk.get("done"))
         self.ended = self.ended or bool(chunk.get("done") or chunk.get("error"))
 
-    def _add_rest(self, message: dict[str, Any], events: list[ReplyEvent]) -> None:
+    def _add_rest(self, message: Mapping[str, object], events: list[ReplyEvent]) -> None:
         thinking = message.get("thinking")
         if thinking and isinstance(thinking, str):
             self._thinking.append(thinking)

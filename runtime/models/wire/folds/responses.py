@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from itertools import islice
-from typing import Any
 
 from callgate.runtime.models.wire.decoder import OTHER_API, SECOND
 from callgate.runtime.models.wire.folds.responses_items import (
@@ -43,8 +42,8 @@ class ResponsesFold:
         self.began = self.ended = self.closed = False
         self.lost: str | None = None
         self._tool_of = tool_of
-        self._response: dict[str, Any] = {}
-        self._output: list[Any] | None = None
+        self._response: dict[str, object] = {}
+        self._output: list[object] | None = None
         self._error: object = None
         self._created = False
         self._items: list[Item] = []
@@ -53,7 +52,7 @@ class ResponsesFold:
         self._calls = 0
         self._number = self._highest = -1  # sequence numbers: of the last event, and the highest
 
-    def add(self, chunk: dict[str, Any], events: list[ReplyEvent]) -> None:
+    def add(self, chunk: Mapping[str, object], events: list[ReplyEvent]) -> None:
         """Add one event; unknown events are ignored."""
         kind = chunk.get("type")
         if isinstance(kind, str):
@@ -77,17 +76,17 @@ class ResponsesFold:
         """True if two sequence numbers in a row come again; some servers give single events a constant number."""
         if not isinstance(number, int):
             return False
-        again = number <= self._highest and number == self._number + 1
+        repeats = number <= self._highest and number == self._number + 1
         self._number, self._highest = number, max(number, self._highest)
-        return again
+        return repeats
 
-    def body(self) -> dict[str, Any]:
+    def body(self) -> dict[str, object]:
         """The response."""
         output = self._output if self._output is not None else [item.whole() for item in self._items]
         body = {**self._response, "output": output}
         return {**body, "error": self._error} if self._error and not body.get("error") else body
 
-    def _foreign(self, chunk: dict[str, Any], events: list[ReplyEvent]) -> None:
+    def _foreign(self, chunk: Mapping[str, object], events: list[ReplyEvent]) -> None:
         """Fail with an error that has not the form of an event; a chunk of another API breaks the stream."""
         if error := reported_error(chunk):
             self._fail({"error": error}, events)
@@ -114,7 +113,7 @@ class ResponsesFold:
                 self._done({"output_index": index, "item": item}, events)
         self._output = self._settled(list(last), other=bool(ours and other and ours != other))
 
-    def _settled(self, last: list[Any], *, other: bool) -> list[Any]:
+    def _settled(self, last: list[object], *, other: bool) -> list[object]:
         """The final items, with what only earlier events had; some servers omit items at the end, or all of them.
 
         *other*: the response has another id than at its beginning. A proxy may have encrypted it; without the same calls
@@ -141,7 +140,7 @@ class ResponsesFold:
                 last[position] = self._agreed(found, mapping(last[position]))
         return [*last, *(item.whole() for item in left)]
 
-    def _agreed(self, item: Item, last: Mapping[str, object]) -> dict[str, Any]:
+    def _agreed(self, item: Item, last: Mapping[str, object]) -> dict[str, object]:
         """The final form of an item. A call that has two names, or two whole arguments, is not known."""
         if (field := CALLS.get(item_type(last))) is not None:
             first = item.done or {}
@@ -154,18 +153,18 @@ class ResponsesFold:
     def _disagree(self) -> None:
         self.lost = self.lost or "the events and the response disagree about a call"
 
-    def _fail(self, chunk: dict[str, Any], events: list[ReplyEvent]) -> None:
+    def _fail(self, chunk: Mapping[str, object], events: list[ReplyEvent]) -> None:
         self._error = self._error or chunk.get("error") or without_nulls(chunk, "type", "sequence_number")
         self.ended = True
 
-    def _arguments(self, chunk: dict[str, Any], events: list[ReplyEvent]) -> None:
+    def _arguments(self, chunk: Mapping[str, object], events: list[ReplyEvent]) -> None:
         piece = chunk.get("delta")
         if isinstance(piece, str):
             item = self._item(chunk, "function_call", events)
             item.pieces.append(piece)
             events.append(CallDelta(item.order, item.tool, piece))
 
-    def _arguments_done(self, chunk: dict[str, Any], events: list[ReplyEvent]) -> None:
+    def _arguments_done(self, chunk: Mapping[str, object], events: list[ReplyEvent]) -> None:
         whole = chunk.get("arguments", chunk.get("input"))
         if whole and isinstance(whole, str):
             item = self._item(chunk, "function_call", events)
@@ -173,11 +172,11 @@ class ResponsesFold:
                 events.append(CallDelta(item.order, item.tool, whole))
             item.pieces, item.arguments = [whole], True
 
-    def _text(self, chunk: dict[str, Any], events: list[ReplyEvent]) -> None:
+    def _text(self, chunk: Mapping[str, object], events: list[ReplyEvent]) -> None:
         piece = chunk.get("delta")
         if not isinstance(piece, str) or not piece:
             return
-        kind = _PARTS[chunk["type"]]
+        kind = _PARTS[str(chunk["type"])]
         thought = kind in _THOUGHTS
         item = self._item(chunk, "reasoning" if thought else "message", events)
         index = chunk.get("summary_index" if kind == "summary_text" else "content_index")
@@ -235,7 +234,7 @@ class ResponsesFold:
                 one.vague = True
         return open_items[0] if open_items else None
 
-    def _new(self, fields: dict[str, Any], index: object, events: list[ReplyEvent]) -> Item:
+    def _new(self, fields: Mapping[str, object], index: object, events: list[ReplyEvent]) -> Item:
         item = Item({}, index, self._calls, "")
         self._items.append(item)
         self._open[item] = None
@@ -246,7 +245,7 @@ class ResponsesFold:
             events.append(CallDelta(item.order, item.tool, text_or_empty(fields.get(field))))
         return item
 
-    def _remember(self, item: Item, fields: dict[str, Any], index: object) -> None:
+    def _remember(self, item: Item, fields: Mapping[str, object], index: object) -> None:
         """Keep a form of an item, and find it by these ids from now on."""
         item.fields = {
             **item.fields,
@@ -280,7 +279,7 @@ class ResponsesFold:
             events.append(ReasoningDelta(text))
 
 
-_TAKE: dict[str, Callable[[ResponsesFold, dict[str, Any], list[ReplyEvent]], Any]] = {
+_TAKE: dict[str, Callable[[ResponsesFold, Mapping[str, object], list[ReplyEvent]], object]] = {
     "response.created": ResponsesFold._begin,
     "response.queued": ResponsesFold._begin,
     "response.in_progress": ResponsesFold._begin,

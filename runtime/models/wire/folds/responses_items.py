@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from callgate.runtime.models.wire.history import join_pieces
 from callgate.runtime.models.wire.members import Handling, members
@@ -81,28 +80,28 @@ def _texts(parts: object, *names: str) -> str:
     return "".join(text_or_empty(mapping(part).get(name)) for part in items(parts) for name in names)
 
 
-def answers_in(output: Sequence[object]) -> set[tuple[str, Any]]:
+def answers_in(output: Sequence[object]) -> set[tuple[str, object]]:
     """The answers in an output: their types, each with the ids that it may mean."""
-    found: set[tuple[str, Any]] = set()
+    found: set[tuple[str, object]] = set()
     for item in map(mapping, output):
         if (kind := item_type(item)) in ANSWERS.values():
             found |= {(kind, item[name]) for name in _CALL_IDS if isinstance(item.get(name), str)}
     return found
 
 
-def is_answered(item: Mapping[str, object], answers: set[tuple[str, Any]]) -> bool:
+def is_answered(item: Mapping[str, object], answers: set[tuple[str, object]]) -> bool:
     """True if an output with these answers has the one of an item."""
     kind = ANSWERS.get(item_type(item), "")
     return any(isinstance(item.get(name), str) and (kind, item[name]) in answers for name in ("call_id", "id"))
 
 
-def waits(item: Mapping[str, object], answers: set[tuple[str, Any]]) -> bool:
+def waits(item: Mapping[str, object], answers: set[tuple[str, object]]) -> bool:
     """True for an item that the client must answer: the provider neither runs it nor has answered it."""
     elsewhere = item.get("execution") == "server" or mapping(item.get("environment")).get("type") in _CONTAINERS
     return item_type(item) in WAITING and not elsewhere and not is_answered(item, answers)
 
 
-def provider_ran(item: Mapping[str, object], answers: set[tuple[str, Any]]) -> bool:
+def provider_ran(item: Mapping[str, object], answers: set[tuple[str, object]]) -> bool:
     """True for a call that the provider ran, or that it has answered."""
     kind = item_type(item)
     if kind == "mcp_approval_request":
@@ -119,19 +118,19 @@ class Item:
 
     __slots__ = ("arguments", "done", "fields", "index", "order", "parts", "pieces", "stated", "tool", "vague")
 
-    def __init__(self, fields: dict[str, Any], index: object, order: int, tool: str) -> None:
+    def __init__(self, fields: Mapping[str, object], index: object, order: int, tool: str) -> None:
         self.fields = fields
         self.index = index
         self.order = order  # index among the calls
         self.tool = tool
         self.stated = False  # False while only pieces of it came
-        self.done: dict[str, Any] | None = None
+        self.done: dict[str, object] | None = None
         self.pieces: list[str] = []  # of the arguments
         self.arguments = False  # True once an event repeated them whole
         self.vague = False  # True if some pieces may be those of another call
-        self.parts: dict[tuple[str, Any], list[str]] = {}  # of the content, by (kind of part, its index)
+        self.parts: dict[tuple[str, object], list[str]] = {}  # of the content, by (kind of part, its index)
 
-    def whole(self) -> dict[str, Any]:
+    def whole(self) -> dict[str, object]:
         """The final item; streamed pieces replace what it lacks."""
         if self.done is not None:
             return self.filled(self.done)
@@ -146,7 +145,7 @@ class Item:
             item["status"] = "incomplete"
         return item
 
-    def filled(self, item: Mapping[str, object]) -> dict[str, Any]:
+    def filled(self, item: Mapping[str, object]) -> dict[str, object]:
         """The item; what a call lacks of its identity and arguments is added."""
         field = CALLS.get(item_type(item))
         if field is None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from callgate import Gate, ToolCall, ToolResult, User, tool
 from callgate.providers.stores.base import Store
-from callgate.providers.stores.memory import MemoryStore
+from callgate.providers.stores.memory.store import MemoryStore
 from callgate.testing import VirtualTime
 from tests.harness.gate_options import gate_options
 

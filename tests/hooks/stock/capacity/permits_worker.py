@@ -16,7 +16,7 @@ import redis.asyncio
 
 from callgate import Gate, User, tool
 from callgate.hooks.stock.capacity.concurrency import Concurrency
-from callgate.providers.stores.redis import RedisStore
+from callgate.providers.stores.redis.store import RedisStore
 
 ENTER = """
 redis.call('ZADD', KEYS[1], 0, ARGV[1])

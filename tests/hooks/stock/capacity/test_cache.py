@@ -32,7 +32,7 @@ from callgate.errors import HookError
 from callgate.hooks.stock.capacity.cache import Cache, _bytes
 from callgate.providers.principal import ANONYMOUS
 from callgate.providers.stores.base import CacheEntry
-from callgate.providers.stores.memory import MemoryStore
+from callgate.providers.stores.memory.store import MemoryStore
 from callgate.testing import FakeClock, LeaseLedger, every_cancel_point
 from tests.harness.gate_options import gate_options
 from tests.harness.steploop import cost_of, on_virtual_time

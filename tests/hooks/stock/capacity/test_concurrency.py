@@ -13,7 +13,7 @@ import pytest
 from callgate import Gate, Hook, InvokeContext, User, tool
 from callgate.errors import HookError
 from callgate.hooks.stock.capacity.concurrency import Concurrency
-from callgate.providers.stores.memory import MemoryStore
+from callgate.providers.stores.memory.store import MemoryStore
 from callgate.runtime.lifespan.background import TASKS
 from callgate.testing import FAR, LeaseLedger, SweepFailed, every_cancel_point, run_virtual
 from tests.harness.steploop import cost_of

@@ -15,26 +15,7 @@ from callgate.hooks.stock.policy.rules import Decider, Rule, Ruling, Verdict, fo
 from callgate.tools.declaring.declare import as_tool
 from tests.harness.steploop import StepLoop, cost_of, on_virtual_time
 from tests.hooks.making import Watch
-
-CLERK = User("ann", tenant="acme", roles={"clerk"})
-MANAGER = User("max", tenant="acme", roles={"manager"}, scopes={"mfa", "refunds"})
-STRANGER = User("eve", tenant="globex")
-RAN: list[str] = []
-
-
-@tool(effect="read", tags={"orders"})
-async def lookup(order_id: str) -> str:
-    """What became of an order."""
-    RAN.append("lookup")
-    return "sent"
-
-
-@tool(effect="irreversible", key=("order_id",), tags={"money"})
-async def refund(order_id: str, cents: int = 9_000) -> str:
-    """Give money back."""
-    RAN.append("refund")
-    return "done"
-
+from tests.world import CLERK, MANAGER, RAN, STRANGER, lookup, refund
 
 LOOKUP, REFUND = as_tool(lookup).definition, as_tool(refund).definition
 

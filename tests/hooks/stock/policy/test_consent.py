@@ -13,7 +13,7 @@ from callgate.errors import Denied, HookError, StoreError, Suspended
 from callgate.hooks.stock.policy.consent import DAY, Consent
 from callgate.providers.stores.address import store_at
 from callgate.providers.stores.base import Store
-from callgate.providers.stores.memory import MemoryStore
+from callgate.providers.stores.memory.store import MemoryStore
 from tests.harness.gate_options import gate_options
 from tests.harness.steploop import cost_of
 from tests.hooks.making import Watch

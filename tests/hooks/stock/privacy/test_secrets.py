@@ -32,8 +32,11 @@ from callgate import (
 from callgate.errors import HookError
 from callgate.hooks.stock.capacity.cache import Cache
 from callgate.hooks.stock.privacy.secrets import Secrets, Source, from_env, from_keyring
-from callgate.providers.scrubbing import Scrubber, spellings
-from callgate.providers.stores.memory import MemoryStore
+from callgate.providers.scrubbing import Scrubber
+from callgate.providers.spellings import spellings
+from callgate.providers.stores.memory.store import MemoryStore
+from callgate.runtime.pipeline.streams import Progress
+from callgate.testing import trace
 from tests.hooks.making import USER, Watch, at
 
 CANARY = 'k3y "canary"/7Q2xZ+ü'
@@ -147,6 +150,32 @@ async def test_an_injected_secret_is_in_nothing_that_comes_back(how: str) -> Non
     assert leaks(text) == []
     assert "***" in text
     assert (result.outcome is Outcome.SUCCESS) == (how in HOWS[:4])
+
+
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize(
+    "shape",
+    [lambda key: (key,), lambda key: (0.5, key), lambda key: (0.5, 1, [key])],
+    ids=["progress", "total", "message"],
+)
+async def test_progress_of_another_type_shows_no_secret(
+    monkeypatch: pytest.MonkeyPatch, shape: Callable[[str], tuple[Any, ...]], masked: bool
+) -> None:
+    """The call fails instead. Without the check of the types, the secret would pass."""
+
+    @tool(effect="read")
+    async def report(ctx: ToolContext, key: Annotated[str, Provide["billing_key"]]) -> int:
+        ctx.progress(*shape(key))
+        return 1
+
+    if not masked:
+        monkeypatch.setattr(Progress, "__post_init__", lambda _: None)
+        monkeypatch.setattr(Scrubber, "text", lambda _, text: text)
+    secrets = Secrets({"billing_key": lambda ctx: CANARY})
+    async with Gate([report], [secrets], allow_unguarded=True) as gate:
+        events = [one async for one in gate.stream(ToolCall(id="c", name="report", arguments={}), user=USER)]
+    assert (leaks(repr(events)) == []) is masked
+    assert len(events) == (1 if masked else 2)
 
 
 @pytest.mark.parametrize("how", HOWS)
@@ -360,3 +389,42 @@ def test_wrong_sources_are_refused_with_what_to_do(sources: Any, says: str) -> N
     with pytest.raises(HookError, match=says) as refused:
         Secrets(sources)
     assert "VALUE" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "fault"), [(None, "is not set"), ("", "is not set"), ("abc", "has fewer than 4"), ("abcd", "")]
+)
+async def test_a_variable_that_cannot_be_a_secret_is_named_once_when_the_gate_opens(
+    value: str | None, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And in the error of each call, which never shows the value."""
+    monkeypatch.delenv("BILLING_KEY", raising=False)
+    if value is not None:
+        monkeypatch.setenv("BILLING_KEY", value)
+    events: list[dict[str, Any]] = []
+    configure_logging(events.append)
+
+    @tool(effect="read")
+    async def bill(key: Annotated[str, Provide["billing_key"]]) -> int:
+        """Bill."""
+        return len(key)
+
+    @tool(effect="read")
+    async def later() -> None:
+        """Come later."""
+
+    try:
+        async with Gate([bill], [Secrets({"billing_key": from_env("BILLING_KEY")})]) as gate:
+            warned = [one["warning"] for one in events if one["event"] == "definition.warning"]
+            gate.add(later)
+            seen = await trace(gate, "bill", {})
+    finally:
+        configure_logging()
+    assert len([one for one in events if one["event"] == "definition.warning"]) == len(warned) == bool(fault)
+    assert seen.result.ok is (not fault)
+    if fault:
+        assert f"secret 'billing_key': the environment variable BILLING_KEY {fault}" in warned[0]
+        assert seen.error is not None
+        cause = str(seen.error.__cause__)
+        assert "'billing_key'" in cause
+        assert "BILLING_KEY is not set" in cause or fault in cause

@@ -6,47 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from callgate import Gate, Hook, InvokeContext, ToolCall, ToolError, User, tool
+from callgate import Gate, Hook, InvokeContext, User
 from callgate.errors import StoreError
 from callgate.providers.stores.base import AuditRow
-from callgate.providers.stores.memory import MemoryStore
-from callgate.providers.stores.memory_audit import MemoryAudit
-from tests.harness.gate_options import gate_options
+from callgate.providers.stores.memory.audit import MemoryAudit
+from callgate.providers.stores.memory.store import MemoryStore
+from tests.world import bare_gate
 
 USER = User("u", tenant="acme", roles={"clerk"})
-RAN: list[str] = []
-
-
-@tool(effect="read")
-async def look(n: int, note: str = "") -> int:
-    """Look at a number."""
-    return n
-
-
-@tool(effect="irreversible")
-async def pay(cents: int, password: str = "", note: str = "") -> str:
-    """Pay."""
-    RAN.append("pay")
-    return f"paid {cents}"
-
-
-@tool(effect="idempotent")
-async def fail(n: int) -> int:
-    """Fail."""
-    raise ToolError("no such thing")
-
-
-@tool(effect="read")
-async def crash(n: int) -> int:
-    """Break, with a secret in the text."""
-    raise RuntimeError("canary-of-the-tool")
-
-
-@tool(effect="read")
-async def wait(n: int) -> int:
-    """Wait for ever."""
-    await asyncio.sleep(1e6)
-    return n
 
 
 class Ends(Hook):
@@ -122,9 +89,7 @@ def store_with(audit: MemoryAudit) -> MemoryStore:
 
 
 def a_gate(*hooks: Any, **options: Any) -> Gate:
-    return Gate(
-        [look, pay, fail, crash, wait], [Ends(), *hooks], allow_unguarded=True, **gate_options(durable=False, **options)
-    )
+    return bare_gate(Ends(), *hooks, **options)
 
 
 async def rows_of(audit: Any, tenant: str | None = None) -> list[AuditRow]:
@@ -138,7 +103,3 @@ async def outcomes(audit: Any) -> list[tuple[Any, ...]]:
         for row in await rows_of(audit)
         if row.body["kind"] == "outcome"
     ]
-
-
-def asked(name: str, **arguments: Any) -> ToolCall:
-    return ToolCall(id="c1", name=name, arguments=arguments)

@@ -27,22 +27,13 @@ from callgate.hooks.stock.records.audit_verify import AuditReport, verify_audit,
 from callgate.providers.clock import FakeClock
 from callgate.providers.stores.address import store_at
 from callgate.providers.stores.base import AuditRow
-from callgate.providers.stores.memory import MemoryStore
-from callgate.providers.stores.memory_audit import MemoryAudit
+from callgate.providers.stores.memory.audit import MemoryAudit
+from callgate.providers.stores.memory.store import MemoryStore
 from callgate.runtime.commands.audit import main as audit_command
 from callgate.tools.values import canonical, canonical_fast, digest
 from tests.harness.steploop import cost_of, on_virtual_time
-from tests.hooks.stock.records.auditing import (
-    RAN,
-    USER,
-    FailingAudit,
-    WaitingAudit,
-    a_gate,
-    asked,
-    outcomes,
-    rows_of,
-    store_with,
-)
+from tests.hooks.stock.records.auditing import USER, FailingAudit, WaitingAudit, a_gate, outcomes, rows_of, store_with
+from tests.world import RAN, asked
 
 
 @pytest.fixture(autouse=True)

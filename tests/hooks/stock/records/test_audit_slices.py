@@ -11,7 +11,7 @@ import pytest
 from callgate import Gate, tool
 from callgate.hooks import Audit, verify_audit
 from callgate.hooks.stock.records import audit_verify
-from callgate.providers.stores import memory_audit
+from callgate.providers.stores.memory import audit as memory_audit
 
 CALLS = 300
 

@@ -19,7 +19,8 @@ from callgate.hooks.stock.records.telemetry import Metrics, Tracing
 from callgate.runtime.testing.cancel import SweepReport
 from callgate.runtime.testing.lease_ledger import LeaseLedger
 from tests.harness.steploop import cost_of
-from tests.hooks.stock.records.auditing import USER, WaitingAudit, a_gate, asked, rows_of, store_with
+from tests.hooks.stock.records.auditing import USER, WaitingAudit, a_gate, rows_of, store_with
+from tests.world import asked
 
 sdk_trace = pytest.importorskip("opentelemetry.sdk.trace", reason="NO OPENTELEMETRY SDK: telemetry is not tested")
 sdk_metrics = pytest.importorskip("opentelemetry.sdk.metrics")
@@ -394,3 +395,77 @@ def test_without_a_provider_no_task_is_made_and_nothing_waits() -> None:
 def test_what_is_no_provider_is_refused(hook: Any) -> None:
     with pytest.raises(HookError, match="give a provider of OpenTelemetry"):
         hook(object())
+
+
+# ---------------------------------------------------------------------- the global provider
+
+
+class Global:
+    """The global providers of a test; before ``set`` they are the proxies of an application without any."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.spans, self.meter, self._patch = Spans(), Meter(), monkeypatch
+
+    def set(self) -> None:
+        self._patch.setattr("opentelemetry.trace.get_tracer_provider", lambda: self.spans.provider)
+        self._patch.setattr("opentelemetry.metrics.get_meter_provider", lambda: self.meter.provider)
+
+    def seen(self) -> tuple[list[str], dict[str, Any]]:
+        return [span.name for span in self.spans.ended], self.meter.points("callgate.calls")
+
+
+MOMENTS = ("before the hooks are made", "before the gate is made", "before the gate opens", "never")
+
+
+@pytest.mark.parametrize("place", ["gate", "use", "tool"])
+@pytest.mark.parametrize("moment", MOMENTS)
+async def test_hooks_without_a_provider_use_the_global_one_or_say_that_they_run_nowhere(
+    moment: str, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is lost in silence, whenever the application sets its providers before the gate opens."""
+    world = Global(monkeypatch)
+
+    def reached(now: str) -> None:
+        if moment == now:
+            world.set()
+
+    reached(MOMENTS[0])
+    hooks = [Tracing(), Metrics()]
+    reached(MOMENTS[1])
+
+    @tool(effect="read", hooks=hooks if place == "tool" else [])
+    async def look() -> None:
+        """Look."""
+
+    gate = Gate([look], hooks if place == "gate" else [])
+    undo = [gate.use(hook) for hook in hooks] if place == "use" else []
+    reached(MOMENTS[2])
+    async with gate:
+        await gate.call("look")
+        found = [one for one in gate.lint() if one.rule == "runs_nowhere"]
+        explained = str(gate.explain("look"))
+        for one in undo:
+            one()
+        await gate.call("look")
+    spans, calls = world.seen()
+    assert {one.hook for one in found} == ({"Tracing", "Metrics"} if moment == "never" else set())
+    assert explained.count("runs nowhere: there is no ") == len(found)
+    expected = 0 if moment == "never" else 1 if place == "use" else 2
+    assert spans == ["execute_tool look"] * expected
+    assert calls == ({"success look": expected} if expected else {})
+
+
+def test_the_proxies_of_opentelemetry_are_known_by_their_names() -> None:
+    """A canary: where a proxy is called otherwise, a hook without a provider would trace into it in silence."""
+    script = (
+        "from opentelemetry import metrics, trace\n"
+        "found = trace.get_tracer_provider(), metrics.get_meter_provider()\n"
+        "assert all('Proxy' in type(one).__name__ for one in found), found"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@pytest.mark.parametrize("hook", [Metrics, Tracing])
+def test_a_telemetry_class_in_place_of_its_object_is_refused(hook: Any) -> None:
+    with pytest.raises(HookError, match=rf"write {hook.__name__}\(\)"):
+        Gate([], [hook])

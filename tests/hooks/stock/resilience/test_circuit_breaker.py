@@ -12,13 +12,14 @@ import pytest
 from callgate import Gate, Hook, InvokeContext, RetryLater, ToolContext, ToolError, User, tool
 from callgate.errors import HookError
 from callgate.hooks.stock.capacity.concurrency import Concurrency
-from callgate.hooks.stock.capacity.quota import Quota
+from callgate.hooks.stock.capacity.rate_limit import Quota
 from callgate.hooks.stock.resilience.circuit_breaker import CircuitBreaker
-from callgate.hooks.stock.resilience.recovery import Deadline, Retry, Timeout
+from callgate.hooks.stock.resilience.retry import Retry
+from callgate.hooks.stock.resilience.timeout import Deadline, Timeout
 from callgate.providers.circuits import Circuit, LocalCircuits, Refused
 from callgate.providers.clock import SystemClock
 from callgate.providers.stores.base import CacheEntry
-from callgate.providers.stores.memory import MemoryStore
+from callgate.providers.stores.memory.store import MemoryStore
 from callgate.testing import FAR, LeaseLedger, SweepFailed, every_cancel_point, run_virtual
 from tests.hooks.stock.capacity.limiting import (
     USER,

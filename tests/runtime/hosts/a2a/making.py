@@ -317,10 +317,10 @@ async def running(gate: Gate, *script: Turn, **options: Any) -> AsyncGenerator[R
             yield Running(served_now, gate, card, clients)
 
 
-async def approve(gate: Gate, by: User = MAX) -> Any:
+async def approve(gate: Gate, by: User = MAX, *, here: bool = True) -> Any:
     """Decide the one call that waits for this person, elsewhere."""
     (waiting,) = await gate.waits.pending(by, kind="approval")
-    return await gate.resume(waiting.handle, "approve", approver=by)
+    return await gate.resume(waiting.handle, "approve", approver=by, here=here)
 
 
 def as_json(message: Any) -> Any:

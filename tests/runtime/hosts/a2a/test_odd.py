@@ -10,7 +10,8 @@ from a2a import helpers as h
 from a2a import types as p
 from a2a.utils.errors import A2AError, InvalidParamsError, PushNotificationNotSupportedError, TaskNotFoundError
 
-from callgate.runtime.hosts.a2a import access
+from callgate.errors import StoreError
+from callgate.runtime.hosts.a2a import access, task_store
 from tests.runtime.conversation.conversing import asks, call, says
 from tests.runtime.hosts.a2a.making import SEARCH, Desk, Documents, Official, Running, running
 from tests.runtime.hosts.a2a.test_messages import BAD
@@ -175,6 +176,29 @@ async def test_an_address_that_a_client_names_is_never_called() -> None:
             await ann.client.create_task_push_notification_config(
                 p.TaskPushNotificationConfig(task_id="x", url="http://127.0.0.1:1/hook")
             )
+
+
+@pytest.mark.parametrize("stored", ["fails", "is full", "control"])
+async def test_a_task_that_is_not_stored_does_not_run(stored: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I1: of two processes, the one that stores its task later may find the limit reached."""
+    desk = Desk()
+    gate = desk.gate()
+    async with running(gate) as agent:
+        ann = await agent.as_user("ann")
+
+        async def put(*_: object, **__: object) -> bool:
+            if stored == "fails":
+                raise StoreError("CANARY: postgres://app:hunter2@db")
+            return False
+
+        if stored == "control":
+            assert (await ann.call("add", {"a": 1})).state == "completed"
+        else:
+            monkeypatch.setattr(task_store, "put_in_turn", put)
+            with pytest.raises(Exception, match="too many tasks" if stored == "is full" else "Internal error") as told:
+                await ann.call("add", {"a": 1})
+            assert "CANARY" not in str(told.value)
+    assert len(desk.seen) == (stored == "control")
 
 
 async def test_a_store_that_fails_is_not_told_of(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from callgate import User
 from callgate.errors import NotPending, StoreConflict
 from callgate.providers.signing import SigningKeys
 from callgate.providers.stores.effects import SuspensionRecord, SuspensionState
-from callgate.providers.stores.sql import SqlStore
+from callgate.providers.stores.sql.store import SqlStore
 from callgate.runtime.suspensions.pending import LONGEST_WAIT, Answer, PendingTask, PendingTasks, Wanted
 from callgate.stores import MemoryStore
 

@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from callgate import Effects, Gate, Outcome, ToolCall, ToolContext, User, tool
 from callgate.errors import DefinitionError, RegistrationError
-from callgate.runtime.hosts.a2a import EXTENSION, http_client, remote_tools
+from callgate.runtime.hosts.a2a import EXTENSION, remote_tools
 from callgate.runtime.suspensions.decisions import Respond
 from tests.runtime.conversation.conversing import says
 from tests.runtime.hosts.a2a.making import MAX, Desk, Official, Running, running
@@ -243,7 +243,7 @@ async def test_a_card_that_sends_its_callers_elsewhere_is_refused() -> None:
                 await remote_tools("http://agent.test", httpx_client=http)
 
 
-async def test_an_answer_that_is_too_long_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_that_is_too_long_is_not_read() -> None:
     """B5; with the control that it would be read if it were allowed to be so long."""
 
     async def answer(request: Any) -> Any:
@@ -253,9 +253,8 @@ async def test_an_answer_that_is_too_long_is_not_read(monkeypatch: pytest.Monkey
 
     async with served(Starlette(routes=[Route("/{path:path}", answer)])) as agent:
         assert len(await remote_tools(f"http://127.0.0.1:{agent.port}")) == 1
-        monkeypatch.setattr(http_client, "MAX_RESPONSE", 1_000_000)
         with pytest.raises(RegistrationError, match="no agent card"):
-            await remote_tools(f"http://127.0.0.1:{agent.port}")
+            await remote_tools(f"http://127.0.0.1:{agent.port}", max_memory=5_000_000)
 
 
 @pytest.mark.parametrize("agent", ["", "ftp://agent.test", "http://user:password@agent.test", "not an address"])

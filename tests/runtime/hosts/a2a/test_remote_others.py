@@ -96,7 +96,7 @@ PARTS: list[tuple[list[p.Part], Any]] = [
     (
         [h.new_raw_part(b"CANARY", filename="f.bin"), h.new_url_part("http://127.0.0.1/x", media_type="text/html")],
         [
-            {"file": "f.bin", "media_type": "", "url": None},
+            {"type": "file", "data": "Q0FOQVJZ", "mimeType": "application/octet-stream", "name": "f.bin"},
             {"file": "", "media_type": "text/html", "url": "http://127.0.0.1/x"},
         ],
     ),

@@ -8,7 +8,7 @@ import pytest
 from a2a import helpers as h
 
 from callgate import Gate, Hook, InvokeContext, ToolCall, ToolContext, invoke_tool, tool
-from callgate.runtime.call.options import CallOptions
+from callgate.runtime.pipeline.options import CallOptions
 from callgate.tools.client.client import ClientToolProvider
 from callgate.tools.execution import TaskIds
 from tests.harness.gate_options import gate_options

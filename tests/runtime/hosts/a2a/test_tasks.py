@@ -41,7 +41,7 @@ class Clock:
 
 
 def of(user: User) -> Any:
-    return SimpleNamespace(user=SimpleNamespace(principal=user, user_name=f"{user.tenant}/{user.id}"))
+    return SimpleNamespace(user=SimpleNamespace(principal=user, user_name=f"{user.tenant}/{user.id}"), state={})
 
 
 def task(id: str = "t1", state: Any = WORKING, *said: str) -> p.Task:
@@ -56,9 +56,11 @@ async def saved(tasks: TaskStore, one: p.Task, version: Any = TaskVersion.MISSIN
 async def test_a_task_is_its_owners_alone() -> None:
     """B6, I8."""
     store = MemoryStore()
-    tasks = TaskStore(lambda: store.suspensions, KEYS, Clock())
+    tasks = TaskStore(lambda: store, KEYS, Clock())
     await saved(tasks, task())
-    assert (await tasks.get("t1", of(ANN))).task == task()
+    stored = await tasks.get("t1", of(ANN))
+    assert stored is not None
+    assert stored.task == task()
     for other in (BEN, EVE, User("ann")):
         assert await tasks.get("t1", of(other)) is None
         assert (await tasks.list(p.ListTasksRequest(), of(other))).total_size == 0
@@ -70,7 +72,7 @@ async def test_a_task_is_its_owners_alone() -> None:
 async def test_what_has_ended_is_never_changed() -> None:
     """I16: not even by a cancellation."""
     store = MemoryStore()
-    tasks = TaskStore(lambda: store.suspensions, KEYS, Clock())
+    tasks = TaskStore(lambda: store, KEYS, Clock())
     version = await saved(tasks, task("t1", DONE), await saved(tasks, task()))
     for state in (WORKING, CANCELED):
         with pytest.raises(ConcurrentTaskModificationError):
@@ -84,18 +86,20 @@ async def test_what_has_ended_is_never_changed() -> None:
 async def test_of_two_writers_none_loses_a_message() -> None:
     """I16."""
     store = MemoryStore()
-    tasks = TaskStore(lambda: store.suspensions, KEYS, Clock())
+    tasks = TaskStore(lambda: store, KEYS, Clock())
     first = await saved(tasks, task("t1", WORKING, "a"))
     await saved(tasks, task("t1", WORKING, "a", "b"), first)
     await saved(tasks, task("t1", WORKING, "a", "c"), first)
-    found = (await tasks.get("t1", of(ANN))).task
+    stored = await tasks.get("t1", of(ANN))
+    assert stored is not None
+    found = stored.task
     assert [message.message_id for message in found.history] == ["a", "c", "b"]
 
 
 async def test_a_changed_or_old_record_is_no_task() -> None:
     """B8, T7."""
     store, clock = MemoryStore(), Clock()
-    tasks = TaskStore(lambda: store.suspensions, KEYS, clock)
+    tasks = TaskStore(lambda: store, KEYS, clock)
     await saved(tasks, task())
     (at,) = store.suspensions._suspensions
     kept = store.suspensions._suspensions[at]
@@ -118,7 +122,7 @@ async def test_a_changed_or_old_record_is_no_task() -> None:
 async def test_tasks_are_listed_in_pages_and_by_state() -> None:
     """Contract C8."""
     store = MemoryStore()
-    tasks = TaskStore(lambda: store.suspensions, KEYS, Clock())
+    tasks = TaskStore(lambda: store, KEYS, Clock())
     for number in range(5):
         await saved(tasks, task(f"t{number}"))
     await saved(tasks, task("t0", DONE), TaskVersion(1))

@@ -13,12 +13,14 @@ from typing import Any
 import uvicorn
 
 import callgate.mcp
-from callgate import Effect, Gate, ToolContext, ToolError, User, tool
+from callgate import Gate, Question, ToolContext, ToolError, User, tool
 from callgate.hooks import Authorize, permit
+from callgate.mcp import Resumption
 from callgate.runtime.hosts.mcp.face import ServedGate
-from callgate.tools import ToolDefinition, ToolRecord
 from tests.harness.gate_options import gate_options
 
+CLOSE_AFTER = 0.5
+FIRST = {"mcp_asks_first": True}
 TEXT = {"type": "string"}
 CONFIRM = {"type": "object", "properties": {"confirm": {"type": "boolean"}}, "required": ["confirm"]}
 NAME = {"type": "object", "properties": {"name": TEXT}, "required": ["name"]}
@@ -97,6 +99,12 @@ def simple_tools(gate: list[Gate]) -> list[Any]:
             await asyncio.sleep(0.05)
         return "done"
 
+    @tool(effect="read")
+    async def test_reconnection() -> str:
+        """Take longer than the server leaves the stream of a call open."""
+        await asyncio.sleep(2 * CLOSE_AFTER)
+        return "reconnected"
+
     @tool(effect="read", parameters=HEADERS)
     async def test_x_mcp_header(region: str = "", count: int = 0) -> str:
         """Take arguments that HTTP headers repeat."""
@@ -126,21 +134,27 @@ def simple_tools(gate: list[Gate]) -> list[Any]:
             gate[0].add(extra)
         return "changed"
 
-    async def nested(arguments: Any, ctx: Any) -> str:
-        return "nested"
+    @tool(name="json_schema_2020_12_tool", effect="read", parameters=NESTED)
+    async def nested(
+        name: str = "",
+        address: dict[str, str] | None = None,
+        contactMethod: str = "",  # noqa: N803  (the suite's name)
+        phone: str = "",
+        email: str = "",
+    ) -> str:
+        """Tool with JSON Schema 2020-12 features."""
+        return f"nested {name} {address} {contactMethod} {phone} {email}"
 
-    definition = ToolDefinition(
-        "json_schema_2020_12_tool", "Tool with JSON Schema 2020-12 features", NESTED, effect=Effect.READ
-    )
     return [
         test_simple_text,
         test_error_handling,
         test_tool_with_progress,
+        test_reconnection,
         test_x_mcp_header,
         test_missing_capability,
         test_logging_tool,
         test_trigger_tool_change,
-        ToolRecord(definition, nested),
+        nested,
     ]
 
 
@@ -234,13 +248,20 @@ def task_tools() -> list[Any]:
         """Break."""
         raise RuntimeError("broken")
 
+    @tool(effect="read", run_on="worker", resumable=True)
+    async def multi_input(*, ctx: ToolContext) -> str:
+        """Ask two questions at once."""
+        questions = {"first": Question("First?", NAME), "second": Question("Second?", NAME)}
+        return str(ctx.suspend("input", "", questions=questions))
+
     return [
         greet,
         slow_compute,
         failing_job,
         protocol_error_job,
         asking("confirm_delete", ("Delete it?", CONFIRM), run_on="worker"),
-        asking("multi_input", ("First?", NAME), ("Second?", NAME), run_on="worker"),
+        asking("test_tool_with_task", ("Name?", NAME), names=("user_name",), run_on="worker", metadata=FIRST),
+        multi_input,
     ]
 
 
@@ -253,7 +274,8 @@ def conformance_server() -> ServedGate:
         **gate_options(signing_keys=["k" * 32], durable=False, store="memory://"),
     )
     made.append(gate)
-    return callgate.mcp.server(gate, name="conformance", user=User("ann"))
+    resumption = Resumption(close_after=CLOSE_AFTER, retry=0.1)
+    return callgate.mcp.server(gate, name="conformance", user=User("ann"), resumption=resumption)
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ from mcp import MCPError
 
 from callgate import Gate, tool
 from callgate.hooks import Authorize, permit
-from callgate.hooks.facts import Suspension
-from callgate.runtime.hosts.mcp.questions import question_of
+from callgate.hooks.state.facts import Suspension
+from callgate.runtime.hosts.mcp.questions import KEY, elicitations_of
 from tests.harness.gate_options import gate_options
 from tests.runtime.hosts.mcp.world import ERAS, PEOPLE, client_of, server_of
 
@@ -90,9 +90,9 @@ async def test_what_a_hidden_tool_needs_stays_hidden() -> None:
 def test_a_form_shows_what_clients_have_fields_for(field: dict[str, Any], shown: bool) -> None:
     """A form keeps the choices of a field; without a field for it, the question is for a page elsewhere."""
     schema = {"type": "object", "properties": {"choice": field}}
-    question = question_of(Suspension("input", "Which?", schema, handle="h"), "", PEOPLE["ann"], None)
+    question = elicitations_of(Suspension("input", "Which?", schema, handle="h"), "", PEOPLE["ann"], None)
     assert (question is not None) is shown
     if question is not None:
-        params = question.request().params
+        params = question.forms[KEY].request().params
         assert isinstance(params, types.ElicitRequestFormParams)
         assert params.requested_schema["properties"]["choice"] == field

@@ -286,3 +286,25 @@ async def test_changed_definitions(era: str) -> None:
         assert up.toy.calls == ["double"]
         await found.approve(found.changed[0], by="lea")
         assert (await one.call_tool("toy_double", {"x": 2})).structured_content == {"y": 4}
+
+
+COMPLAINTS = (
+    "identity of the user upstream",
+    "a handshake per call",
+    "stale tools",
+    "sessions lost between replicas",
+    "elicitation dropped",
+    "notifications buffered",
+    "effects doubled by retries",
+    "timeouts of a minute",
+    "images turned into text",
+    "names over 64 characters",
+    "audit without a user",
+    "no reconnect",
+    "changed definitions",
+)
+
+
+def test_each_complaint_has_a_test() -> None:
+    """A complaint that loses its test is noticed."""
+    assert [one for one in COMPLAINTS if f"test_{one.replace(' ', '_')}" not in globals()] == []

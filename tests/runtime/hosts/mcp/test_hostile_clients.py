@@ -25,8 +25,9 @@ from mcp.server.auth.provider import AccessToken
 
 import callgate.mcp
 from callgate.mcp import OAuth
-from callgate.runtime.hosts.mcp import access
+from callgate.runtime.hosts.mcp import access, server
 from callgate.runtime.hosts.mcp.access import Access
+from callgate.runtime.hosts.mcp.resumed_streams import SessionStreams
 from callgate.runtime.hosts.mcp.server import GateServer
 from tests.runtime.hosts.mcp.world import PEOPLE, Desk, who
 from tests.runtime.hosts.serving import Served, served
@@ -157,6 +158,32 @@ async def another_session(patch: pytest.MonkeyPatch, sabotaged: bool) -> bool:
         return (await at.send("eve", listing, **{"mcp-session-id": session})).status_code == 200
 
 
+async def another_stream(patch: pytest.MonkeyPatch, sabotaged: bool) -> bool:
+    """Eve reads the result of Ann's call in a session of her own, with the id of Ann's last event."""
+    if sabotaged:  # the messages of all sessions are together, as in the store of the SDK's examples
+        shared: list[SessionStreams] = []
+
+        def together(*given: Any, **more: Any) -> SessionStreams:
+            shared.append(shared[0] if shared else SessionStreams(*given, **more))
+            return shared[0]
+
+        patch.setattr(server, "SessionStreams", together)
+    async with scene(patch) as at:
+        texts: list[str] = []
+        for user in ("ann", "eve"):
+            named = {"mcp-session-id": await at.session(user) or "", "mcp-protocol-version": "2025-11-25"}
+            if user == "ann":
+                call = {"name": "add", "arguments": {"a": 41}}
+                body = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call}
+                texts.append((await at.send(user, body, **named)).text)
+                assert "42" in texts[0]
+            first = texts[0].split("id: ", 1)[1].split()[0]
+            known = {**HEADERS, "authorization": f"Bearer {user}", "last-event-id": first, **named}
+            texts.append((await at.http.get("/mcp", headers=known)).text)
+        assert "42" in texts[1], "Ann reads it"
+        return "42" in texts[2]
+
+
 async def another_state(patch: pytest.MonkeyPatch, sabotaged: bool) -> bool:
     """Eve approves Ann's refund with the request state of Ann's client."""
     async with scene(patch) as at:
@@ -245,7 +272,7 @@ async def large_body_without_length(patch: pytest.MonkeyPatch, sabotaged: bool) 
             sent += 1_000
             yield b" " * 1_000
 
-    async with scene(patch, max_body=10_000_000 if sabotaged else 2_000) as at:
+    async with scene(patch, max_body=10_000_000 if sabotaged else 2_000, read_timeout=60.0) as at:
         known = {**HEADERS, "authorization": "Bearer ann"}
         try:
             response = await at.http.post("/mcp", content=chunks(), headers=known)
@@ -278,6 +305,7 @@ async def many_sessions(patch: pytest.MonkeyPatch, sabotaged: bool) -> bool:
 ATTACKS: list[Attack] = [
     wrong_audience,
     another_session,
+    another_stream,
     another_state,
     replayed_state,
     another_handle,

@@ -51,10 +51,16 @@ async def test_the_user_of_a_call_confirms_it_through_the_client(transport: str,
         assert transport == "stdio" or desk.ran == ["A1 5"]
 
 
-@EVERY_WAY
+NO = [accept(approve=False), accept(), types.ElicitResult(action="decline"), types.ElicitResult(action="cancel")]
+"""Answers that confirm nothing: each in both eras, and one in each way."""
+
+
 @pytest.mark.parametrize(
-    "answer",
-    [accept(approve=False), accept(), types.ElicitResult(action="decline"), types.ElicitResult(action="cancel")],
+    ("transport", "era", "answer"),
+    [
+        *(("memory", era, answer) for era in ERAS for answer in NO),
+        *((*way, NO[number % len(NO)]) for number, way in enumerate(WAYS) if way[0] != "memory"),
+    ],
 )
 async def test_a_user_who_does_not_confirm_stops_the_call(transport: str, era: str, answer: types.ElicitResult) -> None:
     """Nothing runs, and the model is told."""
@@ -100,8 +106,9 @@ async def test_a_client_that_cannot_ask_is_told_how_to_go_on(transport: str, era
 
 
 @BOTH_ERAS
+@pytest.mark.parametrize("here", [True, False], ids=["ran by the approver", "recorded by the approver"])
 @pytest.mark.parametrize("how", ["again", "handle"])
-async def test_a_call_that_another_person_approves_is_taken_up_by_its_caller(era: str, how: str) -> None:
+async def test_a_call_that_another_person_approves_is_taken_up_by_its_caller(era: str, how: str, here: bool) -> None:
     """By the same call, or by its handle; it runs once, and only its caller gets the outcome."""
     desk = Desk()
     async with desk.gate() as gate, client_of(server_of(gate, "memory"), "memory", era) as client:
@@ -110,7 +117,7 @@ async def test_a_call_that_another_person_approves_is_taken_up_by_its_caller(era
         meta: Any = {} if how == "again" else {"callgate/handle": handle}
         still = await client.call_tool("payout", {"order": "A1"}, meta=meta)
         assert (still.meta or {})["callgate/handle"] == handle
-        assert (await gate.resume(handle, Approve(), approver=PEOPLE["lea"])).ok
+        assert (await gate.resume(handle, Approve(), approver=PEOPLE["lea"], here=here)).ok is here
         done = await client.call_tool("payout", {"order": "A1"}, meta=meta)
         assert text_of(done) == "paid A1"
         assert desk.ran == ["payout A1"]

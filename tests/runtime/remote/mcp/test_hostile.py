@@ -11,7 +11,7 @@ import json
 import resource
 import time
 import zlib
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -23,7 +23,9 @@ import mcp_types as types
 from callgate import Gate, Outcome, User
 from callgate.errors import RegistrationError
 from callgate.mcp import McpServer
-from callgate.runtime.remote.mcp import call, owner, transports
+from callgate.providers.http.bounded import BoundedBody
+from callgate.runtime.remote.mcp import call, owner
+from tests.harness.cpu import pace
 from tests.runtime.hosts.serving import served
 from tests.runtime.remote.mcp.test_mounted import gate_with
 from tests.runtime.remote.mcp.toy import COMMAND, Toy, text
@@ -173,7 +175,11 @@ ANSWERS: dict[str, Callable[[], Any | Awaitable[Any]]] = {
     "two questions": lambda: types.InputRequiredResult(
         request_state="s",
         input_requests={
-            key: types.ElicitRequest(params=types.ElicitRequestFormParams(message="?", requested_schema=OBJECT))
+            key: types.ElicitRequest(
+                params=types.ElicitRequestFormParams(
+                    message="?\u202e", requested_schema={"type": "object", "properties": {}}
+                )
+            )
             for key in "ab"
         },
     ),
@@ -210,9 +216,10 @@ async def test_bad_answers_end_their_call_and_no_other(kind: str) -> None:
             result = await asyncio.wait_for(gate.call("evil_act", {}, user=ANN, deadline=1.0), 20)
         assert not result.ok
         if result.outcome is Outcome.SUSPENDED:
-            assert kind == "a question without an end"
-            assert result.pending.prompt.startswith("The server evil asks: ")
-            assert result.pending.prompt.isprintable()
+            assert kind in {"a question without an end", "two questions"}
+            for asked in (result.pending, *(result.pending.questions or {}).values()):
+                assert asked.prompt.startswith("The server evil asks")
+                assert asked.prompt.isprintable()
         assert mounted.is_up
 
 
@@ -324,7 +331,6 @@ async def test_bytes_that_are_no_answer_are_bounded_in_time_and_memory(
     answer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A flood is cut at the limit, what is compressed is refused, and a redirect to another host is not followed."""
-    monkeypatch.setattr(transports, "MAX_MESSAGE", 2_000_000)
     raw = Raw(answer)
     async with served(raw, timeout_graceful_shutdown=1) as running, gate_with() as gate:
         server = McpServer(name="evil", url=f"http://127.0.0.1:{running.port}/mcp", legacy=True)
@@ -361,7 +367,6 @@ async def test_a_credential_does_not_go_to_another_host() -> None:
 
 async def test_a_line_without_an_end_ends_its_connection_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     """Over stdio: 64 MB in one line take less than a second of this process, and are not kept."""
-    monkeypatch.setattr(transports, "MAX_MESSAGE", 1_000_000)
     monkeypatch.setattr(owner, "FIRST_PAUSE", 30.0)
     monkeypatch.setattr(call, "PATIENCE", 0.05)
     script = tmp_path / "flood.py"
@@ -390,7 +395,7 @@ async def test_a_line_without_an_end_ends_its_connection_only(monkeypatch: pytes
         used = time.process_time()
         result = await asyncio.wait_for(gate.call("evil_act", {}, user=ANN, deadline=5.0), 20)
         assert result.outcome is Outcome.ERROR
-        assert time.process_time() - used < 1.0
+        assert (time.process_time() - used) / pace() < 1.0
         assert (await gate.call("evil_act", {}, user=ANN)).outcome is Outcome.RETRY_LATER
         assert (await gate.call("good_double", {"x": 2}, user=ANN)).output == {"y": 4}
 
@@ -402,17 +407,13 @@ async def test_control_without_the_limit_a_flood_is_read_whole(monkeypatch: pyte
     """So the limit is what ends it in the test above."""
     read: list[int] = []
 
-    class Unlimited(transports._LimitedStream):
-        async def __aiter__(self) -> AsyncIterator[bytes]:
-            total = 0
-            async for part in self._stream:
-                total += len(part)
-                read.append(total)
-                yield part
+    def unlimited(_: BoundedBody, part: bytes) -> bytes:
+        read.append(len(part))
+        return part
 
-    monkeypatch.setattr(transports, "_LimitedStream", Unlimited)
+    monkeypatch.setattr(BoundedBody, "feed", unlimited)
     async with served(Raw(flood), timeout_graceful_shutdown=1) as running, gate_with() as gate:
         url = f"http://127.0.0.1:{running.port}/mcp"
         await gate.mount(McpServer(name="evil", url=url, legacy=True))
         await gate.call("evil_act", {}, user=ANN, deadline=5.0)
-    assert max(read) > 32_000_000
+    assert sum(read) > 32_000_000

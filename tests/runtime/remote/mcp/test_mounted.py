@@ -14,13 +14,14 @@ pytest.importorskip("mcp", reason="NO MCP: the extra 'mcp' is not installed")
 
 import mcp_types as types
 
-from callgate import Gate, Outcome, Respond, User, tool
+from callgate import Gate, Hook, InvokeContext, Outcome, Respond, User, tool
 from callgate.errors import RegistrationError
 from callgate.hooks import Authorize, permit
 from callgate.mcp import McpServer, Mounted
+from callgate.testing import FakeClock
 from tests.harness.gate_options import gate_options
 from tests.runtime.hosts.serving import Served, served, until
-from tests.runtime.remote.mcp.toy import COMMAND, Toy
+from tests.runtime.remote.mcp.toy import COMMAND, Toy, text
 
 ANN = User("ann", "acme")
 BOB = User("bob", "acme")
@@ -103,6 +104,44 @@ async def test_progress_is_passed_on(transport: str, legacy: bool) -> None:
         events = [one async for one in gate.stream("toy_slow", {}, user=ANN)]
         told = [(one.progress, one.total, one.message) for one in events[:-1]]  # type: ignore[union-attr]
         assert told == [(1, 3, "step 1"), (2, 3, "step 2"), (3, 3, "step 3")]
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+async def test_progress_of_the_server_resets_the_idle_limit(legacy: bool) -> None:
+    """And no time limit of the client ends such a call, which ends another one without a limit (the control)."""
+    left: list[float] = []
+    clock, go, go_silently = FakeClock(), asyncio.Event(), asyncio.Event()
+
+    class Looks(Hook):
+        def did_execute(self, ctx: InvokeContext) -> None:
+            if ctx.run.idle is not None:
+                left.append(ctx.run.idle.left())
+
+    gate = gate_with(Looks(), clock=clock)
+    async with mounted("http", legacy, gate, timeout=0.2) as (toy, _, _mounted):
+
+        async def silent() -> types.CallToolResult:
+            await go_silently.wait()
+            return text("done")
+
+        async def reports(ctx: Any, _params: Any) -> types.CallToolResult:
+            await go.wait()
+            clock.advance(20.0)
+            await ctx.session.report_progress(1, 2, "half way")
+            return text("done")
+
+        toy.answers["say"] = silent
+        toy._slow = reports  # type: ignore[method-assign]
+        patient = [asyncio.ensure_future(gate.call(name, {}, user=ANN, idle=30.0)) for name in ("toy_slow", "toy_say")]
+        while len(toy.calls) < 2:  # noqa: ASYNC110  (the server has got them)
+            await asyncio.sleep(0)
+        late = await gate.call("toy_say", {}, user=ANN)
+        assert late.error is not None
+        assert late.error.code == "tool_failed"
+        for event, one in zip((go, go_silently), patient, strict=True):
+            event.set()
+            assert (await asyncio.wait_for(one, 20)).output == "done"
+        assert left == [30.0, 10.0]  # reset by the report; without one it is not
 
 
 @pytest.mark.parametrize("legacy", [False, True])
@@ -222,7 +261,14 @@ async def test_pins_outlive_the_process(tmp_path: Any) -> None:
         async with gate_with(store=store) as gate:
             found = await gate.mount(at(running))
             assert "toy_double" not in gate.registry
-            assert [one.tool for one in found.changed] == ["toy_double"]
+            (change,) = found.changed
+            assert change.tool == "toy_double"
+            assert '/description was "[toy] Double.", is "[toy] Another text."' in str(change)
+            await found.approve(change, by="lea")
+        toy.tools["double"] = toy.tools["double"].model_copy(update={"description": "A third one."})
+        async with gate_with(store=store) as gate:
+            (change,) = (await gate.mount(at(running))).changed
+            assert '/description was "[toy] Another text.", is "[toy] A third one."' in str(change)
 
 
 async def test_a_server_does_not_shadow_a_tool_of_the_application() -> None:

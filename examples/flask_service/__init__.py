@@ -1,1 +1,0 @@
-"""The small shop in Flask."""

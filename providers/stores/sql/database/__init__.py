@@ -1,0 +1,1 @@
+"""Access to a database: addresses, engines, connections, transactions and statements."""

@@ -1,0 +1,245 @@
+"""The connections to a SQL database: two pools with fair queues, and single connections beside them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from callgate.errors import StoreError
+from callgate.providers.stores.server_answers import time_left
+from callgate.providers.stores.sql.database.states import READ_ONLY, is_cut, is_session_lost
+from callgate.providers.stores.turns import Turns
+
+if TYPE_CHECKING:
+    from sqlalchemy import URL
+    from sqlalchemy.ext.asyncio import AsyncEngine
+    from sqlalchemy.pool import ConnectionPoolEntry
+
+
+_KEEPALIVES = {
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 4,
+    "tcp_user_timeout": 30_000,
+}
+"""Parameters of libpq for a server or network that stops responding: the connection fails after half a minute, and not
+after 15 minutes or more. Parameters in the address win."""
+
+_TURN_LIMIT = 10.0
+"""Seconds that a caller waits for a connection."""
+_SERVER = "SELECT pg_backend_pid()"
+OPENING = "callgate opening"
+"""Key in the info of a connection through a pooler: the statement that begins a transaction with its settings."""
+# The statements lock the rows that they depend on: with a stricter isolation the server would only end more of them.
+# With jit, the server would compile for 100 ms what runs in 1 ms.
+_POSTGRES_SETTINGS = ("SET default_transaction_isolation = 'read committed'", "SET jit = off")
+_LOCAL_SETTINGS = (
+    "SET TRANSACTION ISOLATION LEVEL READ COMMITTED",
+    "SET LOCAL jit = off",
+    "SET LOCAL synchronous_commit = DEFAULT",
+)
+"""The settings of a transaction through a pooler. Another client may have left its own in the session."""
+FRESH = "callgate fresh"
+"""Key in the info of a connection: True while its first user has it."""
+_UPKEEP_SIZE = 2
+"""Connections for renewals and sweeps, which must not wait for calls."""
+
+
+class Waits:
+    """The requests that had to wait for a connection of a pool: their number, and their time in seconds."""
+
+    def __init__(self) -> None:
+        self.number, self.seconds = 0, 0.0
+
+
+class Engines:
+    """The engines of one database. What they commit is on the disk.
+
+    ``upkeep`` is apart from ``calls``, so that leases are renewed while calls use all other connections.
+    """
+
+    def __init__(self, url: URL, pool_size: int) -> None:
+        self._url = url
+        self._lite: bool = url.get_backend_name() == "sqlite"
+        self._turns: dict[AsyncEngine, Turns] = {}
+        self.waits = Waits()
+        self.calls = self._engine(pool_size)
+        self.upkeep = self.calls if self._lite else self._engine(_UPKEEP_SIZE)
+
+    def _engine(self, size: int) -> AsyncEngine:
+        from sqlalchemy import AsyncAdaptedQueuePool, event
+        from sqlalchemy.ext.asyncio import create_async_engine
+
+        engine = create_async_engine(
+            self._url,
+            isolation_level="AUTOCOMMIT",  # one statement is one round trip; transactions are begun by hand
+            poolclass=AsyncAdaptedQueuePool,
+            pool_size=size,
+            max_overflow=0,
+            pool_timeout=_TURN_LIMIT,
+            hide_parameters=True,
+            connect_args=self._connect_args(),
+        )
+        settings = _lite_settings() if self._lite else _POSTGRES_SETTINGS
+
+        def configure(connection: Any, record: ConnectionPoolEntry) -> None:
+            cursor = connection.cursor()
+            if not self._lite:
+                cursor.execute(_SERVER)
+                if is_pooled(connection.driver_connection, cursor.fetchone()):
+                    self._refuse_options()
+                    record.info[OPENING] = "; ".join(("BEGIN", *_LOCAL_SETTINGS))
+                    cursor.close()
+                    return
+            for setting in settings:
+                cursor.execute(setting)
+            cursor.close()
+
+        event.listen(engine.sync_engine, "connect", configure)
+        if not self._lite:
+            event.listen(engine.sync_engine, "checkout", _check_out)
+            event.listen(engine.sync_engine, "handle_error", _drop_lost)
+        self._turns[engine] = Turns(size)
+        return engine
+
+    def is_exhausted(self, engine: AsyncEngine) -> bool:
+        """Return True if a caller would wait for a connection."""
+        return self._turns[engine].locked()
+
+    async def turn(self, engine: AsyncEngine) -> Callable[[], None]:
+        """Wait for a connection of an engine, in order of arrival. Return the function that gives it to the next.
+
+        The pool of SQLAlchemy alone is not fair: who returns a connection and asks again at once gets it before those
+        who wait.
+
+        Raises:
+            StoreError: no connection became free in time.
+        """
+        turns = self._turns[engine]
+        if self.is_exhausted(engine):
+            limit, began = time_left(_TURN_LIMIT), time.monotonic()
+            self.waits.number += 1
+            try:
+                async with asyncio.timeout(limit):
+                    await turns.acquire()
+            except TimeoutError:
+                raise StoreError(
+                    f"no connection became free within {limit:.1f} seconds; raise pool_size, or end transactions earlier"
+                ) from None
+            finally:
+                self.waits.seconds += time.monotonic() - began
+        else:
+            await turns.acquire()
+        return turns.release
+
+    async def dispose(self) -> None:
+        """Close all connections of the pools."""
+        for engine in self._turns:
+            await engine.dispose()
+
+    async def connect_driver(self, lock_wait: int) -> tuple[Any, tuple[str, ...]]:
+        """Open a connection of psycopg beside the pools, in autocommit mode.
+
+        Args:
+            lock_wait: milliseconds that a statement waits for a row.
+
+        Returns:
+            The connection, and the settings for each of its transactions: through a pooler it cannot keep them.
+
+        Raises:
+            Error: an error of psycopg.
+            StoreError: the address has options that a pooler does not keep.
+        """
+        import psycopg
+
+        given, named = self.calls.dialect.create_connect_args(self._url)
+        connection = await psycopg.AsyncConnection.connect(*given, **{**self._connect_args(), **named}, autocommit=True)
+        lock_timeout = f"lock_timeout = {lock_wait}"
+        try:
+            if is_pooled(connection, await (await connection.execute(_SERVER)).fetchone()):
+                self._refuse_options()
+                return connection, (*_LOCAL_SETTINGS, f"SET LOCAL {lock_timeout}")
+            for setting in (*_POSTGRES_SETTINGS, f"SET {lock_timeout}"):
+                await connection.execute(setting.encode())
+        except BaseException:
+            await connection.close()
+            raise
+        return connection, ()
+
+    def connect_lite(self, *, durable: bool = True) -> Any:
+        """Open a connection of ``sqlite3`` beside the pools, in autocommit mode.
+
+        Raises:
+            Error: an error of ``sqlite3``.
+        """
+        import sqlite3
+
+        given, named = self.calls.dialect.create_connect_args(self._url)
+        (path,) = given
+        options: dict[str, Any] = {**named, "isolation_level": None, "check_same_thread": False}
+        connection = sqlite3.connect(path, **options)
+        for setting in _lite_settings(durable=durable):
+            connection.execute(setting)
+        return connection
+
+    def _connect_args(self) -> dict[str, Any]:
+        if self._lite:
+            return {}
+        return {key: value for key, value in _KEEPALIVES.items() if key not in self._url.query}
+
+    def _refuse_options(self) -> None:
+        """Refuse an address with ``options``: a pooler ignores them, or gives their settings to other clients.
+
+        Raises:
+            StoreError: the address has options.
+        """
+        if "options" in self._url.query:
+            raise StoreError(
+                "postgresql: the address leads to a connection pooler, which does not keep options=...; "
+                "set them with ALTER ROLE ... SET, or in the pooler, and remove them from the address"
+            )
+
+
+def _check_out(connection: Any, record: ConnectionPoolEntry, _proxy: object) -> None:
+    """Note whether a connection is new. Refuse it if the server has closed it; the pool opens another."""
+    from sqlalchemy.exc import InvalidatePoolError
+
+    record.info[FRESH] = fresh = FRESH not in record.info
+    if not fresh and is_cut(connection.driver_connection):
+        raise InvalidatePoolError
+
+
+def _drop_lost(context: Any) -> None:
+    """Drop a connection whose error says that its session is of no further use, and with it all that are older."""
+    error, connection = context.original_exception, context.connection
+    if not is_session_lost(error):
+        return
+    context.is_disconnect = True
+    if error.sqlstate == READ_ONLY and connection is not None and not connection.invalidated:
+        context.invalidate_pool_on_disconnect = not connection.info.get(FRESH)  # the phase is not over
+
+
+def is_pooled(connection: Any, server: Sequence[object] | None) -> bool:
+    """Return True if a pooler gives each transaction another session of the server; then prepare no statements.
+
+    A pooler answers a login itself, so the process that it names is not the process that runs a statement.
+
+    Args:
+        connection: a connection of psycopg.
+        server: the row of ``SELECT pg_backend_pid()``.
+    """
+    pooled: bool = server is None or connection.info.backend_pid != server[0]
+    if pooled:
+        connection.prepare_threshold = None
+    return pooled
+
+
+def _lite_settings(*, durable: bool = True) -> tuple[str, ...]:
+    return (
+        "PRAGMA busy_timeout=15000",  # waiting processes poll in no order: 5 s were too short on a busy machine
+        "PRAGMA foreign_keys=ON",
+        f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}",
+    )

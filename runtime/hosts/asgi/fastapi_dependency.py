@@ -1,0 +1,54 @@
+"""``callgate.bound``: a FastAPI dependency that gives the gate, bound to the user of the request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from importlib import import_module
+
+from callgate.errors import RegistrationError
+from callgate.runtime.gate import Gate
+from callgate.runtime.gate.bound import Bound
+from callgate.runtime.hosts.http_requests import Authenticate, principal
+
+
+def require_starlette(what: str) -> None:
+    """Check at startup that Starlette is installed.
+
+    Raises:
+        RegistrationError: Starlette is not installed.
+    """
+    try:
+        import_module("starlette")
+    except ImportError as error:
+        raise RegistrationError(f"{what} needs Starlette: pip install 'callgate[asgi]'") from error
+
+
+def user_dependency(
+    gate: Gate, authenticate: Authenticate | None, challenge: str | None = "Bearer"
+) -> Callable[[object], Coroutine[object, None, Bound]]:
+    """Return a dependency that gives the ``Bound`` of the request's user, or refuses the request with 401.
+
+    FastAPI reads the signature of a dependency. The annotation is set here, so that Starlette stays optional; it covers
+    requests and web sockets.
+
+    Raises:
+        RegistrationError: *authenticate* is None, or Starlette is not installed.
+    """
+    require_starlette("callgate.bound")
+    from starlette.exceptions import HTTPException
+    from starlette.requests import HTTPConnection
+
+    if authenticate is None:
+        raise RegistrationError(
+            "callgate.bound finds the user of a request: give callgate.bound(gate, authenticate=...) a function"
+        )
+    headers = None if challenge is None else {"WWW-Authenticate": challenge}
+
+    async def bound(connection: object) -> Bound:
+        user = await principal(authenticate, connection)
+        if user is None:
+            raise HTTPException(401, "Not authenticated.", headers)
+        return Bound(gate, user)
+
+    bound.__annotations__ = {"connection": HTTPConnection, "return": Bound}
+    return bound

@@ -1,0 +1,75 @@
+"""The requests of HTTP hosts: their user, and their body, whose bytes, time and nesting have limits."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import re
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, TypeAlias
+
+from callgate.providers.http.bounded import MAX_NESTING, BoundedBody
+from callgate.tools.calls import User
+
+_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
+
+Authenticate: TypeAlias = Callable[[Any], User | Awaitable[User | None] | None]
+"""Takes the request of a host and returns its user, or None for an unknown caller. It sees headers, never the body.
+It may be plain or async. A plain function runs in the event loop, so a function that does I/O has to be async."""
+
+
+async def principal(authenticate: Authenticate | None, request: object) -> User | None:
+    """Return the user of a request; None without *authenticate*, or when it knows no user.
+
+    Raises:
+        TypeError: *authenticate* returned neither a ``User`` nor None.
+    """
+    if authenticate is None:
+        return None
+    found: object = authenticate(request)
+    if inspect.isawaitable(found):
+        found = await found
+    if found is not None and not isinstance(found, User):
+        raise TypeError(
+            f"authenticate returned {type(found).__name__}; it has to return a User, or None for an unknown caller"
+        )
+    return found
+
+
+def holds_half_pair(body: bytes) -> bool:
+    """Return True if JSON has a text with half of a surrogate pair, which no reply can repeat."""
+    if _HALF.search(body) is None:
+        return False
+    try:
+        json.dumps(json.loads(body), ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return True
+    except (ValueError, RecursionError):  # it is no JSON, which its parser reports
+        return False
+    return False
+
+
+async def read_bounded(
+    receive: Callable[[], Awaitable[MutableMapping[str, Any]]],
+    max_bytes: int,
+    seconds: float,
+    *,
+    max_depth: int | None = MAX_NESTING,
+) -> bytes | None:
+    """Read the body of a request; None if the client disconnects before its end.
+
+    Raises:
+        TimeoutError: the body did not arrive within *seconds*.
+        BodyRefused: the body is larger than *max_bytes*, or its JSON nests deeper than *max_depth*.
+    """
+    body = BoundedBody(None, max_bytes, max_depth=max_depth)
+    parts: list[bytes] = []
+    async with asyncio.timeout(seconds):
+        while True:
+            message = await receive()
+            if message["type"] != "http.request":
+                return None
+            parts.append(body.feed(message.get("body", b"")))
+            if not message.get("more_body", False):
+                return b"".join(parts)

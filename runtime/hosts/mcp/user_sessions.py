@@ -1,0 +1,191 @@
+"""The limits of one user: HTTP sessions, and streams of changes.
+
+The least recently used idle session ends when a further one begins. A further stream is refused.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import TypeAlias
+
+from mcp.server.context import ServerRequestContext
+from mcp.shared.exceptions import MCPError
+from mcp_types import INVALID_REQUEST, SubscriptionsListenRequestParams, SubscriptionsListenResult
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
+
+from callgate.runtime.hosts.mcp.access import App, Message, Receive, Send
+from callgate.runtime.hosts.mcp.resumed_streams import SessionStreams
+from callgate.runtime.hosts.mcp.user_memory import Owner
+from callgate.tools.calls import User
+
+SESSION = "mcp-session-id"
+Listen: TypeAlias = Callable[
+    [ServerRequestContext, SubscriptionsListenRequestParams], Awaitable[SubscriptionsListenResult]
+]
+
+
+class _Session:
+    __slots__ = ("requests", "streams")
+
+    def __init__(self, streams: SessionStreams | None) -> None:
+        self.requests, self.streams = 1, streams  # the number of requests under way
+
+
+class UserSessions:
+    """Wraps the endpoint of the SDK, whose requests have a user already. Clients of newer versions have no sessions.
+
+    *new_streams* makes the streams of a session, for the store that the SDK has; None without one.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        user_of: Callable[[Message], User | None],
+        limit: int,
+        total: int,
+        new_streams: Callable[[Owner], SessionStreams] | None,
+    ) -> None:
+        self._app, self._user_of, self._limit, self._total = app, user_of, limit, total
+        self._new_streams = new_streams
+        self._owners: dict[str, Owner] = {}  # of all sessions, the least recently used one first
+        self._sessions: dict[Owner, dict[str, _Session]] = {}  # the least recently used one first
+        self._opening = Counter[Owner]()
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """See the ASGI specification."""
+        user = self._user_of(scope) if scope["type"] == "http" else None
+        if user is None:
+            await self._app(scope, receive, send)
+            return
+        owner, headers = (user.tenant, user.id), Headers(scope=scope)
+        version, session = headers.get("mcp-protocol-version"), headers.get(SESSION)
+        if session is not None:
+            await self._use(owner, session, scope, receive, send)
+        elif scope["method"] == "POST" and (version is None or version in HANDSHAKE_PROTOCOL_VERSIONS):
+            await self._open(owner, scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    async def _use(self, owner: Owner, id: str, scope: Message, receive: Receive, send: Send) -> None:
+        sessions = self._sessions.get(owner, {})
+        if id not in sessions:
+            await self._app(scope, receive, send)
+            return
+        session = sessions[id] = sessions.pop(id)
+        session.requests += 1
+        self._owners[id] = self._owners.pop(id)
+        ended = False
+
+        async def noted(message: Message) -> None:
+            nonlocal ended
+            if message["type"] == "http.response.start":
+                ended = message["status"] == 404 or (scope["method"] == "DELETE" and message["status"] < 400)
+            await send(message)
+
+        try:
+            with _entered(session.streams):
+                await self._app(scope, receive, noted)
+        finally:
+            session.requests -= 1
+            if ended and sessions.get(id) is session:
+                self._forget(owner, id)
+
+    async def _open(self, owner: Owner, scope: Message, receive: Receive, send: Send) -> None:
+        sessions = self._sessions.get(owner, {})
+        if sum(1 for session in sessions.values() if session.requests) + self._opening[owner] >= self._limit:
+            text = f"You have {self._limit} sessions in use, the maximum. End one of them first."
+            await JSONResponse({"detail": text}, 429, {"retry-after": "10"})(scope, receive, send)
+            return
+        self._opening[owner] += 1
+        session = _Session(None if self._new_streams is None else self._new_streams(owner))
+        opened: str | None = None
+
+        async def noted(message: Message) -> None:
+            nonlocal opened
+            if message["type"] == "http.response.start" and message["status"] < 400:
+                opened = Headers(raw=list(message["headers"])).get(SESSION)
+                if opened is not None:
+                    self._sessions.setdefault(owner, {})[opened] = session
+                    self._owners[opened] = owner
+                    if len(self._owners) > self._total:  # the SDK has no more: it has ended some that were long unused
+                        oldest = next(iter(self._owners))
+                        self._forget(self._owners[oldest], oldest)
+                    await self._end_idle(owner, scope)
+            await send(message)
+
+        try:
+            with _entered(session.streams):
+                await self._app(scope, receive, noted)
+        finally:
+            session.requests -= 1
+            self._opening[owner] -= 1
+            if not self._opening[owner]:
+                del self._opening[owner]
+
+    async def _end_idle(self, owner: Owner, scope: Message) -> None:
+        """End the least recently used idle sessions above the limit, as their client would."""
+        sessions = self._sessions[owner]
+        for id in [one for one, session in sessions.items() if not session.requests]:
+            if len(sessions) <= self._limit:
+                return
+            self._forget(owner, id)
+            kept = [(name, value) for name, value in scope["headers"] if name != b"content-length"]
+            headers = [*kept, (SESSION.encode(), id.encode())]
+            await self._app({**scope, "method": "DELETE", "headers": headers}, _nothing, _dropped)
+
+    def _forget(self, owner: Owner, id: str) -> None:
+        sessions = self._sessions.get(owner, {})
+        session = sessions.pop(id, None)
+        if session is not None and session.streams is not None:
+            session.streams.close()
+        self._owners.pop(id, None)
+        if not sessions:
+            self._sessions.pop(owner, None)
+
+
+def _entered(streams: SessionStreams | None) -> AbstractContextManager[None]:
+    return nullcontext() if streams is None else streams.entered()
+
+
+class UserStreams:
+    """Wraps the SDK's handler of ``subscriptions/listen``: a stream is open as long as its request.
+
+    The SDK limits the streams of all users together, so one user could take them all.
+    """
+
+    def __init__(self, handler: Listen, user_of: Callable[[ServerRequestContext], User], limit: int) -> None:
+        self._handler, self._user_of, self._limit = handler, user_of, limit
+        self._open = Counter[Owner]()
+
+    async def __call__(
+        self, ctx: ServerRequestContext, params: SubscriptionsListenRequestParams
+    ) -> SubscriptionsListenResult:
+        """Handle ``subscriptions/listen``.
+
+        Raises:
+            MCPError: the user has as many streams as one may have.
+        """
+        user = self._user_of(ctx)
+        owner = user.tenant, user.id
+        if self._open[owner] >= self._limit:
+            text = f"You have {self._limit} streams of changes open, the maximum. Close one of them first."
+            raise MCPError(INVALID_REQUEST, text)
+        self._open[owner] += 1
+        try:
+            return await self._handler(ctx, params)
+        finally:
+            self._open[owner] -= 1
+            if not self._open[owner]:
+                del self._open[owner]
+
+
+async def _nothing() -> Message:
+    return {"type": "http.request", "body": b"", "more_body": False}
+
+
+async def _dropped(_: Message) -> None:
+    """The caller of the request is this module, which needs no response."""

@@ -1,0 +1,64 @@
+"""The job queue of a gate: its engine, its background tasks, and the calls that become jobs."""
+
+from __future__ import annotations
+
+from callgate.errors import GateClosed, RegistrationError
+from callgate.providers.principal import User
+from callgate.runtime.jobs.calls import JobCalls
+from callgate.runtime.jobs.jobs import JobQueue
+from callgate.runtime.jobs.resuming import SuspendedJobs
+from callgate.runtime.lifespan.background import PRUNE_EVERY, BackgroundTask
+from callgate.runtime.options.jobs import Jobs
+from callgate.runtime.pipeline.calls import Callee, as_call, refuse_user
+from callgate.runtime.pipeline.under_way import UnderWay
+from callgate.runtime.suspensions.record_keeping import CallRecords, current_user
+from callgate.tools.arguments.hydration import HydrationResult
+from callgate.tools.calls import ToolCall
+
+
+def make_queue(under_way: UnderWay, records: CallRecords, options: Jobs) -> JobQueue:
+    """Make the job queue of a gate, and add its background tasks to those of its records."""
+
+    async def refresh(user: User) -> User | None:
+        return await current_user(records.refresh_user, user)
+
+    engine = options.engine
+    if engine is None:
+        from callgate.runtime.jobs.embedded import EmbeddedJobs
+
+        engine = EmbeddedJobs()
+    elif isinstance(engine, str):
+        from callgate.runtime.jobs.engines import job_engine
+
+        engine = job_engine(engine)
+    calls = JobCalls(under_way, records.plans, refresh)
+    jobs = JobQueue(
+        lambda: records.store, records.keys, records.ledger.now, calls, options, engine, SuspendedJobs(records)
+    )
+    records.waits.deliver = jobs.deliver
+    records.tasks += [
+        BackgroundTask("leases of jobs", options.every, jobs.renew, urgent=True),
+        BackgroundTask("jobs", options.every, jobs.recover),
+        BackgroundTask("old jobs", PRUNE_EVERY, jobs.prune),
+    ]
+    if options.schedules:
+        from callgate.runtime.jobs.schedules import TICK, Scheduler
+
+        jobs.scheduler = Scheduler(jobs, options.schedules)
+        records.tasks.append(BackgroundTask("schedules", TICK, jobs.scheduler.tick))
+    return jobs
+
+
+def call_to_submit(records: CallRecords, tool: Callee, arguments: object, user: User, *, is_open: bool) -> ToolCall:
+    """Return the call of a job; see ``Gate.submit`` for its errors."""
+    refuse_user(user)
+    call = as_call(records.plans.registry, tool, arguments)
+    if not is_open:
+        raise GateClosed("the gate is not open; use it inside `async with gate:`")
+    if records.store.durable and not records.keys.lasting:
+        raise RegistrationError("submit: workers verify the signature of a job; give Gate(signing_keys=[...]) a secret")
+    if not isinstance(call, HydrationResult):
+        return call
+    if call.success and not call.trusted:
+        raise ValueError("a repaired call cannot be a job, which keeps no record of the repair; use gate.call")
+    return call.call

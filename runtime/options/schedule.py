@@ -1,0 +1,157 @@
+"""Calls that are submitted by the clock: the record of a schedule, and its times. Extra ``schedules``."""
+
+from __future__ import annotations
+
+import math
+import re
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, tzinfo
+
+from callgate.errors import RegistrationError
+from callgate.providers.kinds import check_fields
+from callgate.providers.principal import ANONYMOUS, User
+from callgate.tools.limits import fault_of_seconds
+
+DAY = 86_400
+
+_RANDOM = re.compile(r"\br\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """A call that workers submit by the clock, once for each time, however many processes run.
+
+    Args:
+        tool: the name of the tool.
+        cron: five fields of cron, such as ``"0 3 * * *"`` for 3 o'clock.
+        name: the name of the schedule. Processes with one name share it. Default: the name of the tool.
+        arguments: the arguments of the call.
+        user: the user of the call.
+        zone: the time zone of ``cron``, such as ``"Europe/Berlin"``. When its clocks are set back, a fixed time runs once,
+            and a schedule with ``*`` or a step in its minutes or hours goes on through the repeated hour. When they are
+            set forward, a fixed time that is left out runs at the change.
+        catch_up: seconds after its time in which a missed run is still made: the last missed one only.
+        queue: the queue of the jobs.
+        priority: their priority.
+        deadline: seconds for the call, which start at its time.
+
+    Raises:
+        RegistrationError: ``cron`` or ``zone`` cannot be read, no time is ever due, a number is out of range, or the extra
+            ``schedules`` is not installed.
+    """
+
+    tool: str
+    cron: str
+    name: str = ""
+    arguments: Mapping[str, object] = field(default_factory=dict[str, object])
+    user: User = ANONYMOUS
+    zone: str = "UTC"
+    catch_up: float = 3_600.0
+    queue: str = "default"
+    priority: int = 0
+    deadline: float | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self, RegistrationError, skip=("cron", "zone", "catch_up", "deadline"))
+        check_schedule(self.key, self.cron, self.zone)
+        for name, fault in (
+            ("catch_up", fault_of_seconds(self.catch_up, least=0.0, none=False)),
+            ("deadline", fault_of_seconds(self.deadline)),
+        ):
+            if fault is not None:
+                raise RegistrationError(f"the schedule {self.key}: {name} {fault}")
+
+    @property
+    def key(self) -> str:
+        """The name, which makes the jobs of the schedule unique."""
+        return self.name or self.tool
+
+
+def last_time(schedule: Schedule, now: float) -> float:
+    """Return the last time of a schedule that is not after *now*, in seconds since the epoch.
+
+    A schedule with ``*`` or a step in its minutes or hours goes by the clock on the wall: it runs in both hours when the
+    clock is set back, and not in the hour that is left out when it is set forward. Any other schedule has fixed times:
+    a time that occurs twice counts once, the first time, and a time that is left out counts when the clock is set forward.
+    """
+    from zoneinfo import ZoneInfo  # few applications have schedules
+
+    from croniter import croniter
+
+    zone, fixed = ZoneInfo(schedule.zone), has_fixed_times(schedule.cron)
+    wall = _wall(math.floor(now), zone)
+    # For a while after the clock was set back, times with a later text than the present one have passed, too.
+    repeated = max(_wall(math.floor(now) - DAY, zone) + timedelta(seconds=DAY) - wall, timedelta())
+    # croniter gets naive times: it knows no rule for hours that occur twice. It returns the time before a given one.
+    times = croniter(schedule.cron, wall + repeated + timedelta(seconds=1))
+    passed: list[float] = []
+    while True:
+        found: datetime = times.get_prev(datetime)
+        passed += [at for at in _moments(found, zone, fixed=fixed) if at <= now]
+        if passed and found <= wall:
+            return max(passed)
+
+
+def has_fixed_times(cron: str) -> bool:
+    """Return whether the minutes and hours of a schedule are numbers, without ``*`` and without steps."""
+    from croniter import croniter
+
+    minutes, hours, *_ = croniter.expand(cron)[0]
+    return ["*"] not in (minutes, hours) and not any(sign in part for sign in "*/" for part in cron.split()[:2])
+
+
+def _moments(wall: datetime, zone: tzinfo, *, fixed: bool) -> list[float]:
+    """Return when a time on the wall of a zone occurs, in seconds since the epoch."""
+    first, second = (wall.replace(tzinfo=zone, fold=fold).timestamp() for fold in (0, 1))
+    if first == second:
+        return [first]
+    if first < second:  # the clock was set back: it occurs twice
+        return [first] if fixed else [first, second]
+    if not fixed:  # the clock was set forward: it never occurs
+        return []
+    seconds = range(math.floor(second), math.ceil(first) + 1)
+    return [float(seconds[bisect_left(seconds, True, key=lambda at: _wall(at, zone) > wall)])]
+
+
+def _wall(at: float, zone: tzinfo) -> datetime:
+    """Return the time on the wall of a zone, as a naive datetime."""
+    return datetime.fromtimestamp(at, zone).replace(tzinfo=None, fold=0)
+
+
+def check_schedule(key: str, cron: str, zone: str) -> None:
+    """Check that the times of a schedule can be read, and that there is one.
+
+    Raises:
+        RegistrationError: they cannot, there is none, or the extra is not installed.
+    """
+    from zoneinfo import ZoneInfo
+
+    try:
+        from croniter import croniter
+    except ImportError:
+        raise RegistrationError(
+            'Schedule needs a package that is not installed: pip install "callgate[schedules]"'
+        ) from None
+    # ``R`` is a random number: each process would have other times.
+    if not _is_text(cron) or len(cron.split()) != 5 or _RANDOM.search(cron) or not croniter.is_valid(cron):
+        raise RegistrationError(
+            f'the schedule {key}: {cron!r} is not five fields of cron; write "0 3 * * *" for 3 o\'clock'
+        )
+    try:
+        croniter(cron, datetime(2000, 1, 1)).get_next(datetime)  # noqa: DTZ001  (a time on the wall)
+    except ValueError:
+        raise RegistrationError(
+            f"the schedule {key}: {cron!r} names a date that no year has, such as 30 February; it would never run"
+        ) from None
+    try:
+        ZoneInfo(zone)
+    except (KeyError, ValueError, OSError, TypeError, AttributeError):
+        raise RegistrationError(
+            f"the schedule {key}: the time zone {zone!r} is unknown; write one such as Europe/Berlin"
+        ) from None
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)

@@ -1,0 +1,149 @@
+"""A value of another kind, given to a public function, is answered with a sentence and the line to write."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+
+from callgate import Gate, Hook, ProviderRegistry, ToolRecord, converse, invoke_tool, tool
+from callgate.errors import CallgateError
+from callgate.hooks import by_stage
+from callgate.models import Anthropic, Gemini, Ollama, OpenAIChat, OpenAIResponses
+
+OBJECT = {"type": "object", "properties": {}}
+CLIENT = OpenAIChat("http://127.0.0.1:9", model="m")
+
+
+@tool(effect="read")
+async def add(a: int = 1) -> int:
+    """Add."""
+    return a
+
+
+class Looks(Hook):
+    """A hook of one stage."""
+
+    def will_execute(self, ctx: Any) -> None: ...
+
+
+def record() -> ToolRecord:
+    return ToolRecord(id="s", description="d", input_schema=OBJECT, execute=lambda input, ctx: 1)
+
+
+def look_in(**settings: Any) -> Any:
+    return invoke_tool(record(), {}, **settings)
+
+
+async def talk(second: Any, messages: Any = "hi", **options: Any) -> Any:
+    if second is not None:
+        return await converse(CLIENT, second, messages, **options)
+    async with Gate([add]) as gate:
+        return await converse(CLIENT, gate, messages, **options)
+
+
+STAGED = {"will_execute": [Looks]}
+GATE: Any = Gate
+REGISTRY: Any = ProviderRegistry
+RECORD: Any = ToolRecord
+WRONG: dict[str, tuple[Any, str]] = {
+    "Gate(store=5)": (lambda: GATE([add], store=5), r"store is of type int; .*write store=SqlStore\(address\)"),
+    "Gate(jobs=True)": (lambda: GATE([add], jobs=True), "jobs is of type bool; .*write jobs="),
+    "Gate(signing_keys=None)": (
+        lambda: GATE([add], signing_keys=None),
+        r"signing_keys is of type NoneType; .*write signing_keys=\[",
+    ),
+    "Gate(signing_keys=5)": (lambda: GATE([add], signing_keys=5), r"signing_keys is of type int; .*write signing_keys=\["),
+    "Gate(allow_unguarded=1)": (lambda: GATE([add], allow_unguarded=1), "allow_unguarded is of type int"),
+    "[{stage: hook}]": (lambda: GATE([add], [{"will_execute": Looks()}]), r"write {'will_execute': \[Looks\]}"),
+    "[{stage: class}]": (lambda: GATE([add], [{"will_execute": Looks}]), r"write {'will_execute': \[Looks\]}"),
+    "hooks_by_stage={stage: hook}": (
+        lambda: Gate([RECORD(id="s", input_schema=OBJECT, execute=print, hooks_by_stage={"will_execute": 5})]),
+        "hooks_by_stage is of type dict",
+    ),
+    "hook.tools=5": (lambda: GATE([add], [type("H", (Looks,), {"tools": 5})()]), "H: tools is of type int"),
+    "hook.effects=5": (lambda: GATE([add], [type("H", (Looks,), {"effects": 5})()]), "H.effects is of type int"),
+    "register_singletons([pairs])": (
+        lambda: REGISTRY().register_singletons([("a", 1)]), r"write register_singletons\({token: instance}\)",
+    ),
+    "provide([pairs])": (lambda: REGISTRY().provide([("a", 1)]), r"write provide\({token: instance}\)"),
+    "register_session_providers(s, [pairs])": (
+        lambda: REGISTRY().register_session_providers("s", [("a", 1)]), "write register_session_providers",
+    ),
+    "invoke_tool(registry=Gate)": (lambda: look_in(registry=GATE([add])), r"registry is of type Gate; .*gate\.invoke\("),
+    "invoke_tool(resolve=5)": (lambda: look_in(resolve=5), "resolve is of type int; .*write resolve=lambda cls"),
+    "invoke_tool(resolve=f())": (lambda: look_in(resolve=lambda: 1), r"resolve takes \(\), .*write resolve=lambda cls"),
+    "invoke_tool(store=5)": (lambda: look_in(store=5), "store is of type int; .*write store="),
+    "global_hooks_by_stage=[]": (lambda: look_in(global_hooks_by_stage=[1]), r"write {stage: \[hook, \.\.\.\]}"),
+    "global_hooks_by_stage={s: class}": (
+        lambda: look_in(global_hooks_by_stage={"will_execute": Looks}), r"write {'will_execute': \[Looks\]}",
+    ),
+    "resolve returns None": (
+        lambda: look_in(resolve=lambda cls: None, global_hooks_by_stage=STAGED), "write|resolve=lambda cls: cls",
+    ),
+    "resolve returns another": (
+        lambda: look_in(resolve=lambda cls: 5, global_hooks_by_stage=STAGED), r"resolve\(Looks\) returned int",
+    ),
+    "converse(c, [tool])": (lambda: talk([add]), r"not list; write async with Gate\("),
+    "converse(max_rounds='3')": (lambda: talk(None, max_rounds="3"), "max_rounds is of type str; give a whole number"),
+    "converse(stream='yes')": (lambda: talk(None, stream="yes"), "stream is of type str"),
+    "converse(repair=5)": (lambda: talk(None, repair=5), "repair is of type int; give a function"),
+    "converse(one message)": (lambda: talk(None, {"role": "user", "content": "x"}), r'write \[{"role": "user"'),
+    "converse(5)": (lambda: talk(None, 5), "messages are a list, not int"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+async def test_a_value_of_another_kind_is_answered_with_the_line_to_write(name: str) -> None:
+    make, line = WRONG[name]
+    with pytest.raises((CallgateError, TypeError, ValueError), match=line) as caught:
+        found = make()
+        await found if inspect.isawaitable(found) else None
+    assert "object has no attribute" not in str(caught.value)
+
+
+def test_a_mapping_by_stage_of_the_right_form_is_accepted() -> None:
+    """Control: the answer that the messages give."""
+    Gate([add], [{"will_execute": [Looks]}, by_stage(Looks())])
+
+
+# ------------------------------------------------------------------ messages
+
+CLIENTS = [Anthropic, Gemini, Ollama, OpenAIChat, OpenAIResponses]
+
+
+@pytest.mark.parametrize("kind", CLIENTS)
+@pytest.mark.parametrize(
+    ("message", "says"),
+    [
+        ({"role": "usr", "content": "x"}, "has the role 'usr'; did you mean 'user'"),
+        ({"role": "human", "content": "x"}, "has the role 'human'.*write \"user\""),
+        ({"role": None, "content": "x"}, "has the role None"),
+        ({"role": 5, "content": "x"}, "has the role '?5"),
+        ({"content": "x"}, "has no role"),
+        ({}, "has no role"),
+        ({"text": "x"}, "has no role"),
+    ],
+)
+async def test_a_message_without_a_role_that_providers_know_is_not_sent(kind: Any, message: Any, says: str) -> None:
+    client = kind(base_url="http://127.0.0.1:9", model="m", api_key="k") if kind is not Ollama else kind(model="m")
+    with pytest.raises(ValueError, match=f"message 1 {says}"):
+        await client.reply([{"role": "user", "content": "hi"}, message], [])
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "user", "parts": [{"text": "x"}]},
+        {"parts": [{"text": "x"}]},
+        {"type": "function_call_output", "call_id": "c", "output": "1"},
+        {"role": "tool", "tool_call_id": "c", "content": "1"},
+        {"role": "critic", "content": "x", "name": "a role of tomorrow, in a provider's own form"},
+        {"id": "msg_1"},
+    ],
+)
+def test_a_message_in_a_providers_own_form_is_left_to_the_provider(message: Any) -> None:
+    from callgate.runtime.models.wire.codec import as_messages
+
+    assert as_messages([message]) == [message]
