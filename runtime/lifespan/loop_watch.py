@@ -63,23 +63,26 @@ class LoopWatch:
         due, used = time.monotonic() + INTERVAL, self._used()
         while not self._stopped.wait(INTERVAL) and not self._loop.is_closed():
             if self._calls:
-                late = time.monotonic() - due
+                late = (now := time.monotonic()) - due
                 if late > INTERVAL and self._used() - used > _BUSY * late:
                     self._report(self._sample(), late)
-                self._ask()
+                self._ask(now)
             due, used = time.monotonic() + INTERVAL, self._used()
 
-    def _ask(self) -> None:
-        """Wait for an answer of the loop, and report the call that it was in all that time."""
-        answered, asked = threading.Event(), time.monotonic()
+    def _ask(self, asked: float) -> None:
+        """Wait for an answer of the loop, and report the call that it was in since *asked*."""
+        answered = threading.Event()
         try:
             self._loop.call_soon_threadsafe(answered.set, context=Context())
         except RuntimeError:  # the loop is closed
             self._stopped.set()
             return
         found: Sample | None = None
-        while not answered.wait(INTERVAL) and not self._stopped.is_set():
-            found = found or self._sample()
+        while not answered.is_set() and not self._stopped.is_set():
+            # To ask or report gives the interpreter lock away. A block that begins then is over here; a wait would miss it.
+            if time.monotonic() - asked > INTERVAL:
+                found = found or self._sample()
+            answered.wait(INTERVAL)
         self._report(found, time.monotonic() - asked)
 
     def _sample(self) -> Sample | None:
