@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
+from collections.abc import Callable, Generator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
+from types import TracebackType
 
 from callgate.errors import StoreConflict, StoreError
 from callgate.providers.circuits import LocalCircuits, Probe, Refused, Settings
@@ -31,16 +32,20 @@ _ENDS: ContextVar[float | None] = ContextVar("callgate_store_answer_ends", defau
 
 def answer_within(seconds: float | None) -> AbstractContextManager[None]:
     """Limit the time of all requests to a store in this context together; None leaves it as it is."""
-    return _UNLIMITED if seconds is None else _within(seconds)
+    return _UNLIMITED if seconds is None else _Within(seconds)
 
 
-@contextmanager
-def _within(seconds: float) -> Generator[None, None, None]:
-    token = _ENDS.set(asyncio.get_running_loop().time() + seconds)
-    try:
-        yield
-    finally:
-        _ENDS.reset(token)
+class _Within(AbstractContextManager[None]):
+    __slots__ = ("_seconds", "_token")
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def __enter__(self) -> None:
+        self._token = _ENDS.set(asyncio.get_running_loop().time() + self._seconds)
+
+    def __exit__(self, *_: object) -> None:
+        _ENDS.reset(self._token)
 
 
 def before_deadline(left: float | None) -> float | None:
@@ -64,7 +69,7 @@ def waiting_for_locks(milliseconds: int | None) -> Generator[None, None, None]:
         LOCK_WAIT.reset(token)
 
 
-def is_locked(error: BaseException) -> bool:
+def is_locked(error: BaseException | None) -> bool:
     """Return True if the server has answered that the wait for a lock was too long."""
     return getattr(error, "sqlstate", None) == "55P03"  # lock_not_available
 
@@ -73,11 +78,10 @@ class ServerAnswers:
     """The circuit breaker of one server."""
 
     def __init__(self, backend: str) -> None:
-        self._backend = backend
+        self.backend = backend
         self._circuits = LocalCircuits(BREAKER)
 
-    @asynccontextmanager
-    async def awaited(self, disconnect: Callable[[], bool] | None = None) -> AsyncGenerator[None, None]:
+    def awaited(self, disconnect: Callable[[], bool] | None = None) -> AbstractAsyncContextManager[None]:
         """Wait for one request, at most for the time that ``answer_within`` gives.
 
         Args:
@@ -87,46 +91,78 @@ class ServerAnswers:
         Raises:
             StoreError: the server did not answer in time, or is not asked because it did not answer before.
         """
-        loop = asyncio.get_running_loop()
-        began, ends = loop.time(), _ENDS.get()
-        probe = self._enter(began)
-        failed: bool | None = None
-        gave_up = False
+        return _Request(self, disconnect)
 
-        def give_up() -> None:
-            nonlocal gave_up
-            gave_up = True
-            if disconnect is None or not disconnect():
-                limit.reschedule(loop.time())
+    def enter(self, now: float) -> Probe | None:
+        """Begin a request; see ``LocalCircuits.enter``.
 
-        timer = None if ends is None else loop.call_at(ends, give_up)
+        Raises:
+            StoreError: the server is not asked.
+        """
+        if not self._circuits.known:
+            return None
         try:
-            async with asyncio.timeout(None) as limit:
-                yield
-            failed = False
-        except (StoreError, TimeoutError) as error:
-            waited = loop.time() - began
-            failed = None if waited < SILENCE or isinstance(error, StoreConflict) or is_locked(error) else True
-            if gave_up:
-                raise StoreError(
-                    f"{self._backend}: no answer within {waited:.1f} seconds, all that the call had left"
-                ) from error
-            raise
-        finally:
-            if timer is not None:
-                timer.cancel()
-            self._circuits.leave(self._backend, probe, failed, loop.time())
-            if failed is False:
-                self._circuits.known.pop(self._backend, None)
-
-    def _enter(self, now: float) -> Probe | None:
-        try:
-            return self._circuits.enter(self._backend, now)
+            return self._circuits.enter(self.backend, now)
         except Refused as refused:
             raise StoreError(
-                f"{self._backend}: the server did not answer {BREAKER.failures} times in a row; it is asked again in "
+                f"{self.backend}: the server did not answer {BREAKER.failures} times in a row; it is asked again in "
                 f"{refused.seconds:.1f} seconds; check the server and the network to it"
             ) from None
+
+    def leave(self, probe: Probe | None, failed: bool | None, now: float) -> None:
+        """End a request; see ``LocalCircuits.leave``. Any answer closes the circuit."""
+        if failed or self._circuits.known:
+            self._circuits.leave(self.backend, probe, failed, now)
+            if failed is False:
+                self._circuits.known.pop(self.backend, None)
+
+
+class _Request:
+    """A request that a server answers; see ``ServerAnswers.awaited``. Each change of a call is one: a generator costs more."""
+
+    __slots__ = ("_answers", "_began", "_disconnect", "_gave_up", "_limit", "_loop", "_probe", "_timer")
+
+    def __init__(self, answers: ServerAnswers, disconnect: Callable[[], bool] | None) -> None:
+        self._answers, self._disconnect = answers, disconnect
+        self._limit: asyncio.Timeout | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._gave_up = False
+
+    async def __aenter__(self) -> None:
+        self._loop = loop = asyncio.get_running_loop()
+        self._began = loop.time()
+        self._probe = self._answers.enter(self._began)
+        if (ends := _ENDS.get()) is not None:
+            self._limit = asyncio.timeout(None)
+            await self._limit.__aenter__()
+            self._timer = loop.call_at(ends, self._give_up, self._limit)
+
+    def _give_up(self, limit: asyncio.Timeout) -> None:
+        self._gave_up = True
+        if self._disconnect is None or not self._disconnect():
+            limit.reschedule(self._loop.time())
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        raised = error
+        try:
+            if self._limit is not None:
+                await self._limit.__aexit__(kind, error, trace)
+        except TimeoutError as late:
+            raised = late
+        waited = self._loop.time() - self._began
+        known = isinstance(raised, StoreError | TimeoutError)
+        failed = None if raised is not None else False
+        if known and waited >= SILENCE and not isinstance(raised, StoreConflict) and not is_locked(raised):
+            failed = True
+        self._answers.leave(self._probe, failed, self._began + waited)
+        if known and self._gave_up:
+            raise StoreError(
+                f"{self._answers.backend}: no answer within {waited:.1f} seconds, all that the call had left"
+            ) from raised
 
 
 def shut_socket(descriptor: int) -> None:

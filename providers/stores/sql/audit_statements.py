@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
+
+import orjson
 
 from callgate.errors import StoreError
 from callgate.providers.stores.base import MAX_TIPS, AuditRow
@@ -12,6 +15,7 @@ from callgate.providers.stores.sql.database.statements import Statement
 
 AUDIT_VERSION = 1
 """The version of the rows; see ``SqlPart``."""
+_STRICT = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 
 APPEND = Statement(
     """
@@ -69,6 +73,11 @@ def body_json(body: Mapping[str, object]) -> str:
     Raises:
         StoreError: the body is not JSON; the message shows nothing of it.
     """
+    with suppress(TypeError):  # such as an integer beyond 64 bits
+        data = orjson.dumps(body, default=_plain, option=_STRICT)
+        # orjson writes null for a float that is not finite. A database whose encoding is not UTF-8 takes ASCII alone.
+        if data.isascii() and data.count(b"null") == list(body.values()).count(None):
+            return data.decode()
     try:
         return json.dumps(body, allow_nan=False, separators=(",", ":"), default=_plain)
     except (TypeError, ValueError, RecursionError):

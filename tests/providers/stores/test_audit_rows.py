@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import math
 import uuid
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from callgate.errors import StoreConflict, StoreError, StoreUnsupported
 from callgate.providers.stores.base import AuditRow, AuditStore
 from callgate.providers.stores.redis.store import RedisStore
+from callgate.providers.stores.sql.audit_statements import body_json
 from tests.providers.stores.backends import Backend
 
 
@@ -24,6 +30,38 @@ def segment() -> str:
 
 async def read(audit: AuditStore, tenant: str | None, **between: Any) -> list[AuditRow]:
     return [each async for each in audit.read(tenant, **between)]
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(st.characters())
+    | st.sampled_from(["null", 2**70]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text(max_size=5), JSON, max_size=6))
+def test_a_body_is_written_as_ascii_json_or_refused(body: dict[str, object]) -> None:
+    """A database may have any encoding; and a float that is not finite never becomes null in silence."""
+    try:
+        expected = json.dumps(body, allow_nan=False)
+    except ValueError:
+        with pytest.raises(StoreError, match="is not JSON"):
+            body_json(body)
+        return
+    written = body_json(body)
+    assert written.isascii()
+    assert json.loads(written) == json.loads(expected)
+
+
+@pytest.mark.parametrize("value", [datetime(2026, 1, 1, tzinfo=UTC), {1, 2}, b"", object(), math.nan, [math.inf]])
+def test_a_body_that_is_no_json_is_refused(value: object) -> None:
+    with pytest.raises(StoreError, match="is not JSON"):
+        body_json({"a": None, "b": value})
 
 
 async def test_rows_come_back_as_they_were_by_time_segment_and_number(durable: Backend) -> None:

@@ -147,7 +147,7 @@ async def test_a_silent_server_is_asked_no_more_until_a_probe_is_answered(kind: 
             way.cut()
             way.let_through()
             assert "times in a row" in await take(5.0), "the probe is not due"
-            answers._circuits.known[answers._backend].open_until = 0.0  # the time has passed
+            answers._circuits.known[answers.backend].open_until = 0.0  # the time has passed
             assert await take(5.0) == "True"
             assert not answers._circuits.known
         finally:
