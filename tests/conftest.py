@@ -22,7 +22,10 @@ MISSING = f"NO SAMPLE DATA at {DATA}: tests that need it are skipped; set CALLGA
 CANCEL_POINTS = "callgate cancel points"  # as the plugin records it (src/pytest_callgate.py)
 
 # Hypothesis gives an example 200 ms of real time: on a busy machine that fails tests in which nothing is wrong.
-_usual = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=40)
+# Where the environment says CI, the examples are the same each time, as Hypothesis has it there: a change meets no luck.
+_usual = settings(
+    deadline=None, derandomize=bool(os.environ.get("CI")), suppress_health_check=[HealthCheck.too_slow], max_examples=40
+)
 settings.register_profile("callgate", _usual)
 settings.register_profile("soak", _usual, max_examples=1_000)
 settings.load_profile("callgate")
