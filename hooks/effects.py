@@ -144,7 +144,7 @@ class Claim:
         """Record that a body returned, so the effect took place."""
         self._latest = Evidence.RETURNED
 
-    async def watch(self, body: Awaitable[object]) -> Any:
+    async def watch(self, body: Awaitable[object]) -> object:
         """Run a body and record how it ended, even if an outer wrapper handles its error."""
         self._earlier, self._latest = max(self._earlier, self._latest), self._first
         try:

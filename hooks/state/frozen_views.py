@@ -69,12 +69,12 @@ class _Call(Protocol):
 
     tool_id: str
 
-    def get(self, token: object) -> Any: ...
+    def get(self, token: object) -> object: ...
 
-    def try_get(self, token: object, default: object = None) -> Any: ...
+    def try_get(self, token: object, default: object = None) -> object: ...
 
 
-class ProvidersView(Mapping[Any, Any]):
+class ProvidersView(Mapping[object, object]):
     """The providers that a call can look up: those of the request, then of its session, then global ones.
 
     A look-up is ``ctx.get``: the first one makes the instance. ``in``, ``len`` and iteration make nothing. They list the
@@ -91,10 +91,10 @@ class ProvidersView(Mapping[Any, Any]):
     def __init__(self, ctx: _Call, scope: ProviderScope, registry: ProviderRegistry, own: Mapping[Any, object]) -> None:
         self._ctx, self._scope, self._registry, self._own = ctx, scope, registry, own
 
-    def __getitem__(self, token: object) -> Any:
+    def __getitem__(self, token: object) -> object:
         return self._ctx.get(token)
 
-    def get(self, token: object, default: object = None) -> Any:
+    def get(self, token: object, default: object = None) -> object:
         """Return the provider for a token, or *default* if no scope has it; errors of a factory are raised."""
         return self._ctx.try_get(token, default)
 

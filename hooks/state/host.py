@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, Protocol, TypeAlias
+from typing import Generic, Literal, Protocol, TypeAlias
 
 from callgate.hooks.effects import C_contra
 from callgate.hooks.stages import Stage
@@ -115,11 +115,11 @@ class Host(ABC, Generic[C]):
         """Return a store that a hook was given, with the records of the gate's namespace."""
 
     @abstractmethod
-    def nested(self, ctx: C, tool: object, arguments: object, attempt: int) -> Coroutine[object, None, Any]:
+    def nested(self, ctx: C, tool: object, arguments: object, attempt: int) -> Coroutine[object, None, object]:
         """Return the coroutine that runs another tool on behalf of this attempt of *ctx*."""
 
     @abstractmethod
-    async def lease(self, ctx: C, manager: AbstractAsyncContextManager[object]) -> Any:
+    async def lease(self, ctx: C, manager: AbstractAsyncContextManager[object]) -> object:
         """Enter *manager* and record it on the lease ledger."""
 
     @abstractmethod
@@ -212,7 +212,7 @@ class Checks(Protocol[C_contra]):
         """Copies an output that is plain JSON; returns MISSING for others."""
         ...
 
-    def response_as_json(self, run: HoldsOutput, output: object) -> Any:
+    def response_as_json(self, run: HoldsOutput, output: object) -> object:
         """Return an output that a hook gave as JSON."""
         ...
 
@@ -252,7 +252,7 @@ class Execute(Protocol[C_contra]):
     middleware or a unit of work, and ``supplied_call`` (``bodies.py``) for tools that run once, in their task.
     """
 
-    def __call__(self, ctx: C_contra, /) -> Awaitable[Any]:
+    def __call__(self, ctx: C_contra, /) -> Awaitable[object]:
         """Run the attempts of the tool."""
         ...
 

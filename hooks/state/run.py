@@ -41,13 +41,13 @@ from callgate.tools.calls import Issue, Outcome, ToolCall, User
 from callgate.tools.execution import NO_TASK, TaskIds
 from callgate.tools.values import SCALARS, deeper_than, hash_of, thaw
 
-Watch: TypeAlias = Callable[[C, AbstractAsyncContextManager[Any]], AbstractAsyncContextManager[Any]]
+Watch: TypeAlias = Callable[[C, AbstractAsyncContextManager[object]], AbstractAsyncContextManager[object]]
 
 
 class _ShownInput:
     """The default of ``Run.shown_input``; once set, the attribute is the instance's own, and costs no call."""
 
-    def __get__(self, run: Run[Any], owner: type) -> object:
+    def __get__(self, run: Run[C], owner: type) -> object:
         if run.input_state == RAW:
             if run.input_log is not None:  # a hook has set it
                 return input_view(run.input)
@@ -62,7 +62,7 @@ class _ShownInput:
 class _ShownOutput:
     """The default of ``Run.shown_output``, as ``_ShownInput``; a scalar is not kept, because the tool may replace it."""
 
-    def __get__(self, run: Run[Any], owner: type) -> object:
+    def __get__(self, run: Run[C], owner: type) -> object:
         value = run.output
         if value.__class__ in SCALARS:
             return value
@@ -73,7 +73,7 @@ class _ShownOutput:
 class _KnownRequestId:
     """The default of ``Run.known_request_id``: the id of the caller, or the first read makes a new id."""
 
-    def __get__(self, run: Run[Any], owner: type) -> str:
+    def __get__(self, run: Run[C], owner: type) -> str:
         if run.request_id is None:
             run.request_id = new_id()
         run.known_request_id = run.request_id
@@ -83,7 +83,7 @@ class _KnownRequestId:
 class _ShownRaw:
     """The default of ``Run.shown_raw``, as ``_ShownInput``."""
 
-    def __get__(self, run: Run[Any], owner: type) -> object:
+    def __get__(self, run: Run[C], owner: type) -> object:
         run.shown_raw = raw_view(run.raw_input)
         return run.shown_raw
 
@@ -255,7 +255,7 @@ class Run(Generic[C]):
             return sha256(value.encode("utf-8", "surrogatepass")).hexdigest()
         return hash_of(value)
 
-    def latest_input(self) -> Any:
+    def latest_input(self) -> object:
         """Return a view of the arguments as they are now: before they are parsed, as given or as a hook set them."""
         return self.shown_raw if self.input_state == RAW and self.input_log is None else self.shown_input
 

@@ -24,7 +24,7 @@ GRACE = 0.25
 def abandonable(call: Callable[..., object]) -> Callable[..., object]:
     """Wrap a method of a hook: what it returns to be awaited is abandoned at the deadline, after the grace."""
 
-    def bounded(ctx: InvokeContext, *rest: Any) -> object:
+    def bounded(ctx: InvokeContext, *rest: Callable[..., Awaitable[object]]) -> object:
         if ctx.run.alarm is None:
             return call(ctx, *rest)
         answer = call(ctx, *(_until_abandoned(ctx, one) for one in rest))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from callgate.errors import ControlRespond, StageError
 from callgate.hooks.context import InvokeContext
@@ -20,8 +20,8 @@ from callgate.runtime.pipeline.failure import counted, crashed
 from callgate.runtime.pipeline.guards import applies_to, is_failure, limited
 from callgate.runtime.pipeline.waiting import cancel_and_wait
 
-Inner: TypeAlias = Callable[[InvokeContext], Awaitable[Any]]
-Replaced: TypeAlias = Callable[[InvokeContext, "_NextCall", Any], Any]
+Inner: TypeAlias = Callable[[InvokeContext], Awaitable[object]]
+Replaced: TypeAlias = Callable[[InvokeContext, "_NextCall", object], object]
 
 
 def wrap_attempt(attempt: Inner, parts: PlanParts, around: Steps, *, in_units: bool) -> Inner:
@@ -73,7 +73,7 @@ class _NextCall:
         self.failed_in = step
         self.task: asyncio.Task[object] | None = None
 
-    async def next(self, ctx: InvokeContext | None = None) -> Any:
+    async def next(self, ctx: InvokeContext | None = None) -> object:
         """Continue with the next wrapper or the tool; the wrapper calls this as ``next()`` or ``next(ctx)``."""
         if self.error is not None:
             self.overcome()
@@ -132,7 +132,7 @@ class _NextCall:
 
 
 def _layer(
-    call: Callable[..., Any], step: PlanStep, inner: Inner, registration: Registration, replaced: Replaced
+    call: Callable[..., Awaitable[object]], step: PlanStep, inner: Inner, registration: Registration, replaced: Replaced
 ) -> Inner:
     applies = applies_to(registration)
     repeats = bool(registration.option("repeats", False))
@@ -140,7 +140,7 @@ def _layer(
     if limit := registration.option("timeout"):
         call = limited(call, float(limit), step)
 
-    async def layer(ctx: InvokeContext) -> Any:
+    async def layer(ctx: InvokeContext) -> object:
         ctx.run.step = step
         if applies is not None and not await applies(ctx):
             return await inner(ctx)
@@ -170,7 +170,7 @@ def _layer(
     return layer
 
 
-def _awaited(call: Callable[..., object]) -> Callable[..., object]:
+def _awaited(call: Callable[..., object]) -> Callable[..., Awaitable[object]]:
     """Await the result of a ``def`` wrapper, which may return the awaitable of ``next()``, or a value."""
 
     async def awaited(ctx: InvokeContext, proceed: Callable[[], object]) -> object:

@@ -48,7 +48,7 @@ class Beside:
     def __init__(
         self,
         ctx: InvokeContext,
-        shielded: Shielded,
+        shielded: Shielded[None],
         pending: object,
         releases: Callable[[object], Coroutine[object, None, None]],
         delay: float,

@@ -25,7 +25,7 @@ from callgate.tools.outputs import Reader, Unread
 from callgate.tools.record import Style, ToolRecord
 from callgate.tools.values import SCALARS, thaw
 
-Body: TypeAlias = Callable[[InvokeContext], Awaitable[Any]]
+Body: TypeAlias = Callable[[InvokeContext], Awaitable[object]]
 THREADS_BUSY = "threads_busy"
 ABANDON_GRACE = 0.25
 """Seconds that a cancelled body may take to end before it is abandoned with outcome ``unknown``."""
@@ -51,7 +51,7 @@ def make_body(parts: PlanParts) -> Body:
     supply = _supplier(parts)
     start = _STARTERS[record.style](record, hard=parts.hard)
 
-    async def body(ctx: InvokeContext) -> Any:
+    async def body(ctx: InvokeContext) -> object:
         extra = await supply(ctx)
         if ctx.run.deadline_at is not None:
             begin_in_time(ctx)
@@ -84,7 +84,7 @@ def supplied_call(parts: PlanParts, *, watched: bool) -> Body:
     running, copied, own = parts.running, parts.builtins.copied, parts.supply
     ready = own.ready if own is not None and parts.record.context_parameter is None else lambda _: None
 
-    async def call(ctx: InvokeContext) -> Any:
+    async def call(ctx: InvokeContext) -> object:
         ctx.run.step = running
         supplied = ready(ctx)
         if supplied is None:
@@ -240,11 +240,11 @@ def _runner(record: ToolRecord, *, hard: bool) -> Callable[[InvokeContext, Calla
     return _streamed if record.streams else _awaited
 
 
-async def _awaited(ctx: InvokeContext, call: Callable[[], Any]) -> object:
+async def _awaited(ctx: InvokeContext, call: Callable[[], Awaitable[object]]) -> object:
     return await converted(ctx, await call())
 
 
-async def _streamed(_ctx: InvokeContext, call: Callable[[], Any]) -> object:
+async def _streamed(_ctx: InvokeContext, call: Callable[[], Awaitable[object]]) -> object:
     return await call()  # ``_drain`` has converted each part
 
 
@@ -303,7 +303,7 @@ def _in_thread(
     return run
 
 
-async def _abandonable(ctx: InvokeContext, call: Callable[[], object]) -> object:
+async def _abandonable(ctx: InvokeContext, call: Callable[[], Any]) -> object:
     """Run a coroutine in its own task, so that it can be abandoned."""
     finish = _streamed if ctx.run.plan.record.streams else _awaited
 

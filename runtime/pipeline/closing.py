@@ -220,7 +220,7 @@ class ClosingSteps:
         if state.plan.finals:
             state.finished = state.plan.now()
 
-    def _with_releases(self, shielded: Shielded) -> Shielded:
+    def _with_releases(self, shielded: Shielded[None]) -> Shielded[object]:
         """Let the releases run beside a record that waits, when the patience with it ends."""
         step, clock = self.ctx.run.step, get_running_loop().time
         if self.patience_ends is None:

@@ -56,7 +56,7 @@ def _marked(function: Any, own: int) -> tuple[Injected, ...]:
 
 
 def _of_instance(cls: type, name: str, is_coroutine: bool) -> tuple[bool, Call]:
-    def late(ctx: InvokeContext, *rest: object, **supplied: object) -> Any:
+    def late(ctx: InvokeContext, *rest: object, **supplied: object) -> object:
         return getattr(instance_of(ctx, cls), name)(ctx, *rest, **supplied)
 
     async def after_making(ctx: InvokeContext, *rest: object, **supplied: object) -> object:

@@ -8,9 +8,8 @@ the step waits is deferred until the step ends. A step that never waits costs on
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
-from typing import Any
 
 from callgate.errors import StageError
 from callgate.hooks.context import InvokeContext
@@ -22,13 +21,14 @@ from callgate.runtime.pipeline.shield import (
     LATE,
     RELEASE_LIMIT,
     Shielded,
+    T_co,
     enter_shield,
     leave_shield,
     set_mark,
 )
 
 
-async def finish(ctx: InvokeContext, shielded: Shielded, pending: object) -> Any:
+async def finish(ctx: InvokeContext, shielded: Shielded[T_co], pending: object) -> T_co:
     """Finish a shielded step that waits for *pending*; ``ctx.run.deferred`` keeps a cancellation."""
     try:
         return await shielded.finish(pending)
@@ -37,8 +37,8 @@ async def finish(ctx: InvokeContext, shielded: Shielded, pending: object) -> Any
 
 
 async def finish_shielded(
-    ctx: InvokeContext, coroutine: Coroutine[object, None, object], limit: float | Callable[[], float] = RELEASE_LIMIT
-) -> Any:
+    ctx: InvokeContext, coroutine: Coroutine[object, None, T_co], limit: float | Callable[[], float] = RELEASE_LIMIT
+) -> T_co:
     """Run a whole step under a shield, like ``finish``; it runs in place until it waits."""
     shielded = Shielded(coroutine, limit=limit)
     try:
@@ -47,10 +47,10 @@ async def finish_shielded(
         defer(ctx, shielded.deferred)
 
 
-def taking(step: PlanStep, call: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def taking(step: PlanStep, call: Callable[..., Coroutine[object, None, object]]) -> Callable[..., Awaitable[object]]:
     """Wrap an acquire that may return a value as a plain async step that records its own release on the ledger."""
 
-    async def take(ctx: InvokeContext) -> Any:
+    async def take(ctx: InvokeContext) -> object:
         set_mark(coroutine := call(ctx))
         try:
             pending = coroutine.send(None)
@@ -82,7 +82,7 @@ async def finish_acquire(
     return answer
 
 
-def _raise_deferred(shielded: Shielded, error: BaseException | None = None) -> None:
+def _raise_deferred(shielded: Shielded[object], error: BaseException | None = None) -> None:
     if shielded.deferred is not None and not isinstance(error, GeneratorExit):
         raise shielded.deferred from error
 

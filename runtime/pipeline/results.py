@@ -94,7 +94,7 @@ def cancelled_call(call: Any, *, begun: bool = False) -> ToolResult:
     return ToolResult(asked.id, asked.name, Outcome.CANCELLED, error=ErrorInfo("cancelled", text))
 
 
-async def typed(plan: CallPlan[InvokeContext], running: Coroutine[object, None, object]) -> Any:
+async def typed(plan: CallPlan[InvokeContext], running: Coroutine[object, None, object]) -> object:
     """Return the output of a call of a tool object as the type of the function's annotation, instead of JSON."""
     output = await running
     convert = plan.record.from_json

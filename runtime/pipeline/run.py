@@ -38,7 +38,7 @@ from callgate.tools.values import SCALARS
 # for the running loop is a system call. A waiting call holds a word for each local name, so some names serve twice.
 
 
-async def run(plan: CallPlan[InvokeContext], ctx: InvokeContext) -> Any:  # noqa: C901  (the whole lifecycle in one place)
+async def run(plan: CallPlan[InvokeContext], ctx: InvokeContext) -> object:  # noqa: C901  (the whole lifecycle in one place)
     """Run one call through the gate; return its output, or raise the error that ended it."""
     if ANYIO in modules and scopes.begins(ctx.run):
         return await scopes.once(run(plan, ctx))
@@ -122,7 +122,7 @@ def _opened(plan: CallPlan[InvokeContext], ctx: InvokeContext) -> Context | None
     return outside
 
 
-async def attempt(ctx: InvokeContext) -> Any:
+async def attempt(ctx: InvokeContext) -> object:
     """Run one attempt: ``will_execute``, the tool, ``did_execute``; ``on_retry`` precedes all but the first."""
     plan = ctx.run.plan
     ctx.run.tries += 1

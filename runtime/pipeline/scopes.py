@@ -10,7 +10,7 @@ import asyncio
 import math
 from collections.abc import Coroutine, Generator
 from contextvars import Context
-from typing import Any, TypeVar
+from typing import Generic, TypeVar
 
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.state.run import Run
@@ -42,28 +42,28 @@ async def once(work: Coroutine[object, None, T], *, closing: bool = False) -> T:
     if closing:
         driven.keep_off()
     try:
-        answer: T = await driven
-        return answer
+        return await driven
     finally:
         driven.end()
 
 
-class _Once:
+class _Once(Generic[T]):
     """Drives a call in a scope of its own, which becomes a shield when a scope around it cancels the call."""
 
-    def __init__(self, work: Coroutine[object, None, object]) -> None:
+    def __init__(self, work: Coroutine[object, None, T]) -> None:
         self.work, self.scope = work, scope_class()()
         self.timer: asyncio.TimerHandle | None = None
         self.scope.__enter__()
 
-    def __await__(self) -> Generator[object, None, Any]:
-        given: Any = None
+    def __await__(self) -> Generator[object, None, T]:
+        given: None = None
         thrown: BaseException | None = None
         while True:
             try:
                 pending = self.work.send(given) if thrown is None else self.work.throw(thrown)
             except StopIteration as end:
-                return end.value
+                answer: T = end.value
+                return answer
             given = thrown = None
             try:
                 given = yield pending

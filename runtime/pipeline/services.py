@@ -100,7 +100,7 @@ class Services(Host[InvokeContext]):
 
         return nested_call(ctx, tool, arguments, attempt, self.plan_of)
 
-    async def lease(self, ctx: InvokeContext, manager: AbstractAsyncContextManager[object]) -> Any:
+    async def lease(self, ctx: InvokeContext, manager: AbstractAsyncContextManager[object]) -> object:
         """See ``InvokeContext.lease``."""
         return await enter_lease(ctx, manager)
 

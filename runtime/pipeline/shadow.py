@@ -79,19 +79,18 @@ class PartialContext(InvokeContext):
     __slots__ = ()
 
     def __init__(self, ctx: InvokeContext) -> None:
-        layer: Any = Layer(ctx.run, output=None, output_log=[], events=None)
-        run: Run[InvokeContext] = layer
-        self.run, self.data = run, ctx.data
+        layer = Layer(ctx.run, output=None, output_log=[], events=None)
+        self.run, self.data = cast("Run[InvokeContext]", layer), ctx.data
 
 
 _REMOVED: object = object()
 """Stands in a layer for a key that is removed there alone."""
 
 
-class _Over(ChainMap[Any, Any]):
+class _Over(ChainMap[object, object]):
     """A mapping of a shadow: its own writes and removals over a mapping of the call, which does not change."""
 
-    def __getitem__(self, key: object) -> Any:
+    def __getitem__(self, key: object) -> object:
         own, beneath = self.maps
         value = own[key] if key in own else beneath[key]
         if value is _REMOVED:
@@ -117,7 +116,7 @@ class _Over(ChainMap[Any, Any]):
             raise KeyError(key)
         self.maps[0][key] = _REMOVED
 
-    def pop(self, key: object, default: object = _REMOVED) -> Any:
+    def pop(self, key: object, default: object = _REMOVED) -> object:
         """Remove a key here alone."""
         return MutableMapping.pop(self, key) if default is _REMOVED else MutableMapping.pop(self, key, default)
 
@@ -133,7 +132,7 @@ class _Over(ChainMap[Any, Any]):
 class _ShadowData(_Over):
     """``ctx.data`` of a shadow, which reads the containers of the call frozen."""
 
-    def __getitem__(self, key: object) -> Any:
+    def __getitem__(self, key: object) -> object:
         value = super().__getitem__(key)
         return value if key in self.maps[0] else freeze(value)
 
@@ -147,13 +146,13 @@ class ShadowContext(InvokeContext):
     __slots__ = ("_bound", "_session", "call_context", "context", "left")
 
     def __init__(self, ctx: InvokeContext) -> None:
-        run: Any = Layer(ctx.run)
-        self.run, self.data = run, _ShadowData({}, getattr(ctx, "data", {}))  # a replayed call has none
+        self.run = cast("Run[InvokeContext]", Layer(ctx.run))
+        self.data = _ShadowData({}, getattr(ctx, "data", {}))  # a replayed call has none
         self.call_context = ctx
         self.context = copy_context()  # what the hook sets in context variables is its own
         self.left = False  # a stage of it was left behind, so the others do not run
         self._bound: dict[object, object] = {}
-        self._session: MutableMapping[Any, Any] | None = None
+        self._session: MutableMapping[object, object] | None = None
 
     def _need(self, power: May, deed: str) -> None:
         step: PlanStep = self.run.step
@@ -181,28 +180,28 @@ class ShadowContext(InvokeContext):
         self._record("set ctx.cache_hit")
 
     @property
-    def session(self) -> MutableMapping[Any, Any]:
+    def session(self) -> MutableMapping[object, object]:
         """The bindings of the session under those of this hook."""
         if self._session is None:
             self._session = _Over({}, self.call_context.session)
         return self._session
 
     @property
-    def providers(self) -> Mapping[Any, Any]:
+    def providers(self) -> Mapping[object, object]:
         """The providers of the call under those that this hook has bound."""
         return ProvidersView(self, self.run.request_scope(), self.run.plan.host.registry, self._bound)
 
-    def get(self, token: object) -> Any:
+    def get(self, token: object) -> object:
         """Return the provider that this hook has bound for a token, else the call's."""
         found = self._bound.get(self._recipe(token).key, MISSING)
         return super().get(token) if found is MISSING else found
 
-    def try_get(self, token: object, default: object = None) -> Any:
+    def try_get(self, token: object, default: object = None) -> object:
         """See ``get``."""
         found = self._bound.get(self._recipe(token).key, MISSING)
         return super().try_get(token, default) if found is MISSING else found
 
-    async def resolve(self, token: object) -> Any:
+    async def resolve(self, token: object) -> object:
         """See ``get``."""
         found = self._bound.get(self._recipe(token).key, MISSING)
         return await super().resolve(token) if found is MISSING else found
@@ -222,7 +221,7 @@ class ShadowContext(InvokeContext):
         """Record that the hook would send a part of an output."""
         self._record("send a part of the output")
 
-    async def call(self, tool: object, arguments: object = None) -> Any:
+    async def call(self, tool: object, arguments: object = None) -> object:
         """Refuse: a nested call may have an effect.
 
         Raises:
@@ -230,7 +229,7 @@ class ShadowContext(InvokeContext):
         """
         raise StageError(f"{self.run.step.name} runs in shadow mode and may not call tools")
 
-    async def lease(self, manager: AbstractAsyncContextManager[object]) -> Any:
+    async def lease(self, manager: AbstractAsyncContextManager[object]) -> None:
         """Refuse: see ``_need``."""
         self._need(May.LEASE, "take a lease")
 
@@ -250,7 +249,7 @@ def shadow_of(ctx: InvokeContext, hook: object) -> ShadowContext:
 SHADOW_LIMIT = 0.25
 """Seconds for one stage of a hook in shadow mode that has no ``timeout``; then it is left behind."""
 
-_LEFT: set[asyncio.Future[Any]] = set()  # the loop itself keeps no task alive
+_LEFT: set[asyncio.Task[object]] = set()  # the loop itself keeps no task alive
 
 
 def in_shadow(
@@ -305,7 +304,7 @@ async def _bounded(shadow: ShadowContext, answer: Awaitable[object], limit: floa
         except BaseException as error:  # noqa: BLE001  (a task that exits would stop the loop)
             return None, error
 
-    def ended(task: asyncio.Future[Any]) -> None:
+    def ended(task: asyncio.Task[tuple[object, BaseException | None]]) -> None:
         _LEFT.discard(task)
         if inspect.iscoroutine(answer):
             answer.close()  # the task may have been cancelled before it began

@@ -34,10 +34,12 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextvars import Context, ContextVar
 from functools import cache
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from callgate.hooks.state.facts import Shield
+
+T_co = TypeVar("T_co", covariant=True)
 
 ACQUIRE_GRACE = 1.0
 """Seconds that an acquire may continue after a cancellation; then it is cancelled, and released if it succeeded."""
@@ -90,7 +92,7 @@ class Wait(asyncio.Future[None]):
             self.set_result(None)
 
 
-class Shielded:
+class Shielded(Generic[T_co]):
     """One step under a shield; *mark* is the value of ``INSIDE`` when it began.
 
     ``deferred`` is a cancellation from outside that arrived meanwhile. ``timed_out`` is True if the step was cancelled
@@ -122,12 +124,12 @@ class Shielded:
     task: asyncio.Task[object]
     wait: Wait
 
-    waiting: ClassVar[WeakKeyDictionary[asyncio.Task[object], list[Shielded]] | None] = None
+    waiting: ClassVar[WeakKeyDictionary[asyncio.Task[object], list[Shielded[object]]] | None] = None
     """The shielded steps that wait, by task, the outermost first; None unless tests look for the place of a task."""
 
     def __init__(
         self,
-        coroutine: Coroutine[object, None, object],
+        coroutine: Coroutine[object, None, T_co],
         mark: object = None,
         *,
         limit: float | Callable[[], float] | None = None,
@@ -142,20 +144,21 @@ class Shielded:
         self.requests = 0
         self.timed_out = self.is_abandoned = False
 
-    async def run(self) -> Any:
+    async def run(self) -> T_co:
         """Run the whole step, in place until it waits. It has its own mark, so a timeout around it is outside."""
         outer, shield = INSIDE.get(), enter_shield()
         set_mark(self.coroutine)
         try:
             return await self.finish(self.coroutine.send(None))
         except StopIteration as stop:
-            return stop.value
+            answer: T_co = stop.value
+            return answer
         finally:
             set_mark(outer)
             if shield is not None:
                 leave_shield(shield)
 
-    async def finish(self, pending: object) -> Any:  # noqa: C901  (in one coroutine: each more is resumed at each wake-up)
+    async def finish(self, pending: object) -> T_co:  # noqa: C901  (in one coroutine: each more is resumed at each wake-up)
         """Run the rest of a step that waits for *pending*.
 
         Raises:
@@ -168,7 +171,6 @@ class Shielded:
         if self.limit is not None:
             self.limit = self.limit() if callable(self.limit) else self.limit
             self.timer = loop.call_later(self.limit, self.expire)
-        answer: object = None
         watched = None if Shielded.waiting is None else Shielded.waiting.setdefault(task, [])
         if watched is not None:
             watched.append(self)
@@ -197,7 +199,7 @@ class Shielded:
                 if self.timer is not None:
                     self.timer.cancel()
         except StopIteration as stop:
-            answer = stop.value
+            answer: T_co = stop.value
         except GeneratorExit:  # the coroutine of the call is closed: awaiting is no longer possible
             raise
         except BaseException:
@@ -206,7 +208,7 @@ class Shielded:
             raise
         if self.requests:
             await self._deliver()
-        return answer
+        return answer  # type: ignore[possibly-undefined]  # only StopIteration leaves the loop
 
     def cancel(self, msg: object) -> bool:
         """Route a cancellation of the task: an internal one reaches the step, an external one is deferred.
@@ -290,7 +292,7 @@ async def awaited(awaitable: Awaitable[object]) -> object:
     return await awaitable
 
 
-async def under_shield(step: Coroutine[object, None, object], limit: float = RELEASE_LIMIT) -> Any:
+async def under_shield(step: Coroutine[object, None, T_co], limit: float = RELEASE_LIMIT) -> T_co:
     """Run a step to its end, at most *limit* seconds; then raise the cancellation that arrived meanwhile.
 
     Raises:

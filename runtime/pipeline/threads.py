@@ -31,7 +31,7 @@ IDLE = 10.0
 """Seconds after which an idle thread ends."""
 
 T = TypeVar("T")
-_Job: TypeAlias = "tuple[Future[Any], Callable[[], Any]]"
+_Job: TypeAlias = "tuple[Future[Any], Callable[[], object]]"
 
 
 class Threads:
@@ -48,7 +48,7 @@ class Threads:
         self._waiting: deque[_Job] = deque()
         self._threads = self._idle = self._running = self._lent = 0
 
-    def submit(self, call: Callable[[], Any]) -> Future[Any]:
+    def submit(self, call: Callable[[], object]) -> Future[Any]:
         """Run *call* in a thread as soon as one is free. Until then ``cancel`` of the future takes it back.
 
         Raises:
@@ -115,7 +115,7 @@ class Threads:
             return None
 
 
-def _run(future: Future[Any], call: Callable[[], Any]) -> None:
+def _run(future: Future[T], call: Callable[[], T]) -> None:
     if not future.set_running_or_notify_cancel():
         return
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Coroutine
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from callgate.errors import ControlRespond, OutcomeUnknown
 from callgate.hooks.context import InvokeContext
@@ -166,7 +166,7 @@ class UnitEnd:
         """Run one step under a shield; return its result or its error."""
         shielded = Shielded(step, limit=RELEASE_LIMIT)
         try:
-            return cast("T", await shielded.run())
+            return await shielded.run()
         except GeneratorExit:
             raise
         except BaseException as raised:  # noqa: BLE001  (the other exits are left, too)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from callgate.runtime.pipeline.shield import enter_shield, leave_shield
 
@@ -47,7 +46,7 @@ def _wake(waiter: _Waiter) -> None:
         waiter.set_result(None)
 
 
-async def cancel_and_wait(running: asyncio.Future[Any]) -> None:
+async def cancel_and_wait(running: asyncio.Future[object] | asyncio.Task[object]) -> None:
     """Cancel *running* and await its end, also while this task is cancelled itself.
 
     A cancelled scope of anyio cancels at each checkpoint: without a shield, the wait would be a busy loop.

@@ -106,9 +106,12 @@ def _watched(value: object, hidden: object, undecidable: Refuse) -> object:
     return value
 
 
-def _tree(pointers: Iterable[str], values: object) -> dict[str, Any]:
+_Tree: TypeAlias = "dict[str, _Tree]"
+
+
+def _tree(pointers: Iterable[str], values: object) -> _Tree:
     """Return pointers as nested keys; a list on a path is masked as a whole."""
-    tree: dict[str, Any] = {}
+    tree: _Tree = {}
     for one in pointers:
         node, at = tree, values
         parts = [part.replace("~1", "/").replace("~0", "~") for part in one.split("/")[1:]]
@@ -162,7 +165,7 @@ class ReplayContext(InvokeContext):
         raise Undecidable
 
     @property
-    def raw_input(self) -> Any:
+    def raw_input(self) -> object:
         """Never recorded."""
         return self.undecidable("reads the raw arguments")
 
@@ -170,7 +173,7 @@ class ReplayContext(InvokeContext):
     context_id: str | None = _unrecorded("the id of the task's context")
 
     @property
-    def input(self) -> Any:
+    def input(self) -> object:
         """The recorded arguments, once they are parsed."""
         if self.run.input_state != FROZEN:
             self.undecidable("reads arguments before they are parsed")
@@ -180,7 +183,7 @@ class ReplayContext(InvokeContext):
         return _Masked(shown, _tree(self.row["masked"], shown), self.undecidable)
 
     @input.setter
-    def input(self, value: Any) -> None:
+    def input(self, value: object) -> None:
         self.undecidable("changes the arguments")
 
     @property
@@ -189,12 +192,12 @@ class ReplayContext(InvokeContext):
         return str(self.row["input_hash"])
 
     @property
-    def masked_input(self) -> Any:
+    def masked_input(self) -> object:
         """As recorded."""
         return copy.deepcopy(self.row["input"])
 
     @masked_input.setter
-    def masked_input(self, value: Any) -> None:
+    def masked_input(self, value: object) -> None:
         pass
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 from callgate.errors import Control, ControlRespond, InvocationError, UnknownTool
 from callgate.hooks.context import InvokeContext
@@ -16,6 +16,7 @@ from callgate.hooks.state.facts import FROZEN, Suspension
 from callgate.hooks.state.host import Execute
 from callgate.hooks.state.step import PlanStep
 from callgate.providers.clock import GateClock
+from callgate.providers.registry import ProviderRegistry
 from callgate.providers.stores.base import AuditRow
 from callgate.providers.stores.memory.store import MemoryStore
 from callgate.runtime.pipeline.around import nested
@@ -28,6 +29,7 @@ from callgate.runtime.pipeline.services import Services, close_all
 from callgate.runtime.replay.context import ReplayContext
 from callgate.runtime.replay.report import Replayed, ReplayReport, ReplayVerdict, RowSource
 from callgate.tools.calls import Outcome, User
+from callgate.tools.registry import ToolRegistry
 
 _RECORDERS = frozenset({"audit", "metrics", "tracing"})
 _UNDONE = frozenset({Stage.WILL_REDACT_INPUT, Stage.WILL_INJECT_SECRETS})
@@ -65,14 +67,32 @@ _NOT_REPLAYED = ("records", "on_error", "on_give_up", "shaping", "after_response
 """Sections of a plan that a replay leaves out."""
 
 
+class ReplayedGate(Protocol):
+    """The parts of a gate that a replay reads."""
+
+    @property
+    def services(self) -> Services:
+        """The services of its calls."""
+        ...
+
+    @property
+    def registry(self) -> ToolRegistry:
+        """Its tools."""
+        ...
+
+    @property
+    def providers(self) -> ProviderRegistry:
+        """Its providers."""
+        ...
+
+
 class _Replaying:
-    def __init__(self, gate: Any, hooks: Iterable[object]) -> None:
+    def __init__(self, gate: ReplayedGate, hooks: Iterable[object]) -> None:
         self.gate = gate
         self.clock = _Clock()
-        services: Services = gate.services
         store, clock = MemoryStore(self.clock.monotonic), GateClock(self.clock, None)
         self.services = replace(
-            services, store=store, clock=clock, monotonic=self.clock.monotonic, suspensions=_Waits(), closers={}
+            gate.services, store=store, clock=clock, monotonic=self.clock.monotonic, suspensions=_Waits(), closers={}
         )
         self.shared = [one for one in (register(hook, "replay") for hook in hooks) if not _records(one)]
         self.plans: dict[str, Plan] = {}
@@ -230,7 +250,7 @@ def _refused(ctx: InvokeContext) -> ReplayVerdict:
     return ReplayVerdict(outcome.value, code, at.stage.value, at.name)
 
 
-async def _all(gate: Any, rows: Any) -> AsyncIterator[AuditRow]:
+async def _all(gate: ReplayedGate, rows: Any) -> AsyncIterator[AuditRow]:
     if isinstance(rows, tuple) and len(rows) == 2 and not any(isinstance(one, AuditRow) for one in rows):
         since, until = (one.timestamp() if isinstance(one, datetime) else one for one in rows)
         rows = gate.services.store.audit.read(None, since=since or 0.0, until=until)
@@ -242,7 +262,7 @@ async def _all(gate: Any, rows: Any) -> AsyncIterator[AuditRow]:
             yield row
 
 
-async def replay(gate: Any, rows: RowSource, hooks: Iterable[object]) -> ReplayReport:
+async def replay(gate: ReplayedGate, rows: RowSource, hooks: Iterable[object]) -> ReplayReport:
     """Run recorded calls against *hooks* in place of the gate's hooks, and report every verdict that flips.
 
     *rows* are audit rows, or ``(since, until)`` for the gate's store: seconds since the epoch or aware datetimes, None

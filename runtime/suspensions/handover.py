@@ -12,6 +12,7 @@ from callgate.runtime.suspensions.keyed import is_open
 from callgate.runtime.suspensions.reads import is_kept
 from callgate.runtime.suspensions.record_keeping import (
     CallRecords,
+    RunningGate,
     check_run,
     in_flight,
     of_worker,
@@ -27,7 +28,7 @@ FIRST_LOOK, LAST_LOOK = 0.02, 1.0
 
 
 async def proceed(
-    gate: object, records: CallRecords, handle: str, user: User, options: CallOptions, *, trace: bool
+    gate: RunningGate, records: CallRecords, handle: str, user: User, options: CallOptions, *, trace: bool
 ) -> ToolResult:
     """See ``Gate.proceed``."""
     refuse_user(user)
@@ -65,7 +66,7 @@ def _check_version(records: CallRecords, bound: SuspendedCall) -> None:
 
 
 async def _outcome(
-    gate: object,
+    gate: RunningGate,
     records: CallRecords,
     handle: str,
     bound: SuspendedCall,

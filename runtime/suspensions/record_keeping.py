@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Protocol
 
 from callgate.errors import (
     Denied,
@@ -158,7 +158,7 @@ class CallRecords:
 
 
 async def resume(
-    gate: object,
+    gate: RunningGate,
     records: CallRecords,
     handle: str,
     decision: Decision,
@@ -194,7 +194,28 @@ async def resume(
         lost = decided.wait
 
 
-def check_run(gate: Any, method: str, options: CallOptions) -> None:
+class _Job(Protocol):
+    """A job that runs a suspended call."""
+
+    async def settled(self) -> ToolResult:
+        """Wait for its end."""
+        ...
+
+
+class RunningGate(Protocol):
+    """The parts of a gate that runs a decided call."""
+
+    @property
+    def is_open(self) -> bool:
+        """True while it takes calls."""
+        ...
+
+    def job(self, id: str, *, user: User) -> _Job:
+        """Return the job that runs a call."""
+        ...
+
+
+def check_run(gate: RunningGate, method: str, options: CallOptions) -> None:
     """Check that a suspended call may run with these options, before its decision is used up.
 
     Raises:
@@ -230,12 +251,12 @@ async def run_decided(
     return result
 
 
-async def of_worker(gate: Any, records: CallRecords, bound: SuspendedCall, limit: float | None) -> ToolResult:
+async def of_worker(gate: RunningGate, records: CallRecords, bound: SuspendedCall, limit: float | None) -> ToolResult:
     """Return the outcome of a decided job, or ``in_flight`` when it has none within *limit* seconds."""
+    assert bound.job is not None  # the callers ask only for jobs
     try:
         async with asyncio.timeout(records.options.wait if limit is None else limit):
-            result: ToolResult = await gate.job(bound.job, user=bound.user).settled()
-            return result
+            return await gate.job(bound.job, user=bound.user).settled()
     except TimeoutError:
         return in_flight(bound, "a worker runs the call")
 

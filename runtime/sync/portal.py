@@ -11,7 +11,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, ExitStack
 from contextvars import Context, copy_context
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from callgate.errors import GateClosed
 
@@ -117,8 +117,7 @@ class Portal:
         try:
             with self._sending:
                 call.send(self.loop, context or copy_context())
-            result: R = call.future.result()
-            return result
+            return call.future.result()
         except asyncio.CancelledError:
             raise GateClosed("gate.sync() was closed while the call was under way; it was cancelled") from None
         except BaseException:  # the error of the call, or an interruption of this waiting thread
@@ -187,15 +186,15 @@ class Portal:
         self.streams.clear()
 
 
-class _PortalCall:
+class _PortalCall(Generic[R]):
     """One coroutine that the loop runs, and the future that the calling thread waits for."""
 
-    def __init__(self, make: Callable[[], Coroutine[object, None, object]], tasks: set[asyncio.Task[object]]) -> None:
+    def __init__(self, make: Callable[[], Coroutine[object, None, R]], tasks: set[asyncio.Task[object]]) -> None:
         self.make = make
         self.tasks = tasks
-        self.future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        self.future: concurrent.futures.Future[R] = concurrent.futures.Future()
         self.loop: asyncio.AbstractEventLoop | None = None
-        self.task: asyncio.Task[object] | None = None
+        self.task: asyncio.Task[R] | None = None
 
     def send(self, loop: asyncio.AbstractEventLoop | None, context: Context) -> None:
         """Send the call to the loop; after that, ``cancel`` works.
@@ -218,7 +217,7 @@ class _PortalCall:
         self.tasks.add(self.task)
         self.task.add_done_callback(self._ended)
 
-    def _ended(self, task: asyncio.Task[object]) -> None:
+    def _ended(self, task: asyncio.Task[R]) -> None:
         self.tasks.discard(task)
         if task.cancelled():
             self.future.set_exception(asyncio.CancelledError())

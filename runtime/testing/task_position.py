@@ -25,7 +25,7 @@ _FOREIGN = tuple(
 )
 
 
-_WAITING: WeakKeyDictionary[asyncio.Task[object], list[Shielded]] = WeakKeyDictionary()
+_WAITING: WeakKeyDictionary[asyncio.Task[object], list[Shielded[object]]] = WeakKeyDictionary()
 Shielded.waiting = _WAITING
 
 
@@ -51,7 +51,7 @@ def _frames(task: asyncio.Task[object]) -> Iterator[FrameType]:
                 yield frame
 
 
-def _beneath(step: Shielded) -> int:
+def _beneath(step: Shielded[object]) -> int:
     """Return how many shielded steps run within a step."""
     number = 0
     while isinstance(step.pending, Wait) and isinstance(step.pending.work, Shielded):

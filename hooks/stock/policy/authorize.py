@@ -46,13 +46,13 @@ class _Concerned:
     source: CallPlan[InvokeContext]
     static: tuple[tuple[bool, frozenset[str] | None, frozenset[str] | None, frozenset[str] | None, str], ...]
     deciders: tuple[Decider, ...]
-    defaults: Mapping[str, Any]
+    defaults: Mapping[str, object]
     on_input: bool  # the plan runs will_authorize_input of this hook
 
 
 _AGAIN = (PENDING, MAY_FORBID)
 _MAY_PERMIT = (PERMIT, PENDING)
-_FINAL: tuple[bool, tuple[Decider, ...], Mapping[str, Any]] = (True, (), {})
+_FINAL: tuple[bool, tuple[Decider, ...], Mapping[str, object]] = (True, (), {})
 """The state for the second stage when the first stage is final."""
 
 

@@ -151,7 +151,7 @@ class Redact(Hook):
                 return self._mask
         return value
 
-    def _members(self, value: Mapping[Any, object], nodes: tuple[_Node, ...], found: list[Any]) -> object:
+    def _members(self, value: Mapping[object, object], nodes: tuple[_Node, ...], found: list[object]) -> object:
         before = len(found)
         masked: dict[object, object] = {}
         data = data_member(value)

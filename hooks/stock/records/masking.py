@@ -99,7 +99,7 @@ def output_facts(output: object) -> dict[str, object]:
     return facts | ({"content": content} if content else {})
 
 
-def _masked_payload(value: Any, redact: Redactor, scrubber: Scrubber | None, *, texts: bool) -> Any:
+def _masked_payload(value: object, redact: Redactor, scrubber: Scrubber | None, *, texts: bool) -> Any:
     """Mask arguments as a provider or repairer wrote them; without *texts*, text that is not JSON is left out."""
     value = readable(value)
     if isinstance(value, str):

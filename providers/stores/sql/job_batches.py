@@ -52,11 +52,11 @@ class SqlJobBatches:
     def __init__(self, database: Database, take: Statement, end: Statement) -> None:
         self._takes, self._ends = _Changes(database, take), _Changes(database, end)
 
-    async def take(self, values: Mapping[str, Any]) -> Any:
+    async def take(self, values: Mapping[str, object]) -> Any:
         """Take a job by its id. Return its row, or None."""
         return await self._takes.put(values)
 
-    async def end(self, values: Mapping[str, Any]) -> bool:
+    async def end(self, values: Mapping[str, object]) -> bool:
         """End a job. Return False if the worker does not have it any more."""
         return bool(await self._ends.put(values))
 
@@ -83,7 +83,7 @@ class _Changes:
             size=_size,
         )
 
-    async def put(self, values: Mapping[str, Any]) -> Any:
+    async def put(self, values: Mapping[str, object]) -> Any:
         async with self._database.answered():
             return await self._group.put({**values, ASKED: self._database.now()}, values["id"], withdraw=True)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
@@ -67,7 +65,7 @@ class CallHandler:
 
     async def call_tool(
         self, ctx: ServerRequestContext, params: CallToolRequestParams
-    ) -> CallToolResult | InputRequiredResult | dict[str, Any]:
+    ) -> CallToolResult | InputRequiredResult | dict[str, object]:
         """Handle ``tools/call``.
 
         Raises:
@@ -99,7 +97,7 @@ class CallHandler:
 
     async def _outcome(
         self, ctx: ServerRequestContext, params: CallToolRequestParams, user: User, record: ToolRecord | None
-    ) -> ToolResult | CallToolResult | InputRequiredResult | dict[str, Any]:
+    ) -> ToolResult | CallToolResult | InputRequiredResult | dict[str, object]:
         """Run a call. A read that is not suspended needs no record of an earlier call: it is done after its run."""
         meta = ctx.meta or {}
         handle = params.request_state or meta.get(HANDLE)
@@ -127,7 +125,7 @@ class CallHandler:
         handle: str,
         user: User,
         record: ToolRecord | None,
-    ) -> ToolResult | CallToolResult | InputRequiredResult | dict[str, Any]:
+    ) -> ToolResult | CallToolResult | InputRequiredResult | dict[str, object]:
         task = None
         if record is not None and self._tasks.is_task(ctx, record, user):
             task = await self._tasks.answered(ctx, record, params, handle, user)

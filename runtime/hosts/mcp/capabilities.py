@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import MCPError
 from mcp_types import MISSING_REQUIRED_CLIENT_CAPABILITY
@@ -40,6 +38,6 @@ def declares_tasks(ctx: ServerRequestContext) -> bool:
 
 def missing_capability(name: str) -> MCPError:
     """Return the error for a client that lacks a capability."""
-    needed: dict[str, Any] = {"extensions": {TASKS: {}}} if name == "tasks" else {name: {}}
+    needed: dict[str, object] = {"extensions": {TASKS: {}}} if name == "tasks" else {name: {}}
     text = f"The client has to support {name}."
     return MCPError(MISSING_REQUIRED_CLIENT_CAPABILITY, text, {"requiredCapabilities": needed})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 from uuid import uuid4
 
 from mcp.server.context import ServerRequestContext
@@ -63,7 +63,7 @@ class HeldResults:
         tool: str,
         user: User,
         version: str = LINKS_SINCE,
-        meta: Mapping[str, Any] | None = None,
+        meta: Mapping[str, object] | None = None,
     ) -> CallToolResult:
         """Return a result within the limit: its largest parts become links, until it fits.
 
@@ -89,7 +89,7 @@ class HeldResults:
         update = {"content": [TextContent(text=text), link], "structured_content": None, "is_error": True}
         return result.model_copy(update=update)
 
-    def _limit(self, meta: Mapping[str, Any]) -> int:
+    def _limit(self, meta: Mapping[str, object]) -> int:
         wanted = meta.get(MAX_RESULT)
         limit = self._options.max_result
         return min(limit, wanted) if isinstance(wanted, int) and wanted > 0 else limit

@@ -71,7 +71,7 @@ def tool_of(definition: ToolDefinition, *, modern: bool) -> Tool:
     )
 
 
-def structured_schema(definition: ToolDefinition) -> dict[str, Any] | None:
+def structured_schema(definition: ToolDefinition) -> dict[str, object] | None:
     """Return the schema of ``structuredContent``; None for a tool without one, and for a tool that returns content."""
     schema = definition.output_schema
     return None if schema is None or is_content_schema(schema) else thaw(schema)

@@ -150,7 +150,7 @@ def _approval(pending: Suspension, text: str, user: User, approvals_url: str | N
     return Elicitation(message, url=page_of(approvals_url, pending), approves=True, key=key)
 
 
-def _form(prompt: str, asked: Mapping[str, Any] | None, key: str) -> Elicitation | None:
+def _form(prompt: str, asked: Mapping[str, object] | None, key: str) -> Elicitation | None:
     schema: dict[str, Any] = {"type": "string"} if asked is None else thaw(asked)
     if schema.get("type") == "object":
         fields = {name: _field(one) for name, one in (schema.get("properties") or {}).items()}
@@ -165,7 +165,7 @@ def _form(prompt: str, asked: Mapping[str, Any] | None, key: str) -> Elicitation
     return Elicitation(prompt, form, single=True, key=key)
 
 
-def _field(schema: object) -> dict[str, Any] | None:
+def _field(schema: object) -> dict[str, object] | None:
     """Return the field of a form for a schema; None if forms have none for it."""
     if not isinstance(schema, dict):
         return None

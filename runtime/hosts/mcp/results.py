@@ -38,7 +38,7 @@ def call_result(result: ToolResult, *, structured: bool, wrapped: bool = False) 
     as they are.
     """
     ok, output = result.ok, result.output
-    meta: dict[str, Any] = {OUTCOME: result.outcome.value}
+    meta: dict[str, object] = {OUTCOME: result.outcome.value}
     if result.replayed:
         meta[REPLAYED] = True
     blocks = _blocks(output) if ok and output.__class__ is list and result.ran_with is None else None
@@ -72,7 +72,7 @@ def _block(block: dict[str, Any]) -> ContentBlock:
     return EmbeddedResource(resource=BlobResourceContents(uri=uri, mime_type=block["mimeType"], blob=block["data"]))
 
 
-def _blocks(output: list[Any]) -> list[ContentBlock] | None:
+def _blocks(output: list[object]) -> list[ContentBlock] | None:
     """Return an output that is a list of MCP's content blocks in their JSON form; None for any other."""
     if not output or any(not isinstance(one, dict) or one.get("type") not in _BLOCKS for one in output):
         return None

@@ -107,7 +107,7 @@ class Tasks:
 
     async def create(
         self, ctx: ServerRequestContext, record: ToolRecord, params: CallToolRequestParams, user: User, key: str | None
-    ) -> dict[str, Any] | InputRequiredResult:
+    ) -> dict[str, object] | InputRequiredResult:
         """Submit a call as a job, and return the task; or its question, if the tool asks before the call is a task.
 
         Raises:
@@ -118,7 +118,7 @@ class Tasks:
 
     async def answered(
         self, ctx: ServerRequestContext, record: ToolRecord, params: CallToolRequestParams, handle: str, user: User
-    ) -> dict[str, Any] | InputRequiredResult | None:
+    ) -> dict[str, object] | InputRequiredResult | None:
         """Take the answer to a question that ``create`` returned, and return as it does. None: no job asked it.
 
         Raises:
@@ -138,7 +138,7 @@ class Tasks:
 
     async def _begun(
         self, ctx: ServerRequestContext, record: ToolRecord, job: JobHandle, user: User
-    ) -> dict[str, Any] | InputRequiredResult:
+    ) -> dict[str, object] | InputRequiredResult:
         if record.definition.metadata.get(ASKS_FIRST):
             with suppress(TimeoutError):
                 async with asyncio.timeout(FIRST_QUESTION):
@@ -148,7 +148,7 @@ class Tasks:
                 return question.required()
         return {"resultType": "task", **self._head(await job.status()), "status": "working"}
 
-    async def get(self, ctx: ServerRequestContext, params: TaskParams) -> dict[str, Any]:
+    async def get(self, ctx: ServerRequestContext, params: TaskParams) -> dict[str, object]:
         """Handle ``tasks/get``.
 
         Raises:
@@ -157,7 +157,7 @@ class Tasks:
         job, status, user = await self._find(ctx, params)
         return {"resultType": "complete", **self._head(status), **await self._state(ctx, job, status, user)}
 
-    async def cancel(self, ctx: ServerRequestContext, params: TaskParams) -> dict[str, Any]:
+    async def cancel(self, ctx: ServerRequestContext, params: TaskParams) -> dict[str, object]:
         """Handle ``tasks/cancel``; a task that has ended stays as it is.
 
         Raises:
@@ -167,7 +167,7 @@ class Tasks:
         await job.cancel()
         return {"resultType": "complete"}
 
-    async def update(self, ctx: ServerRequestContext, params: UpdateParams) -> dict[str, Any]:
+    async def update(self, ctx: ServerRequestContext, params: UpdateParams) -> dict[str, object]:
         """Handle ``tasks/update``: answers to the questions that the task asks now, all or some. Others are ignored.
 
         Raises:
@@ -201,7 +201,7 @@ class Tasks:
         except NotPending:
             raise MCPError(INVALID_PARAMS, "Unknown task") from None
 
-    def _head(self, status: JobStatus) -> dict[str, Any]:
+    def _head(self, status: JobStatus) -> dict[str, object]:
         keep = self._gate.jobs.options.keep
         return {
             "taskId": status.id,
@@ -211,7 +211,9 @@ class Tasks:
             "pollIntervalMs": POLL,
         }
 
-    async def _state(self, ctx: ServerRequestContext, job: JobHandle, status: JobStatus, user: User) -> dict[str, Any]:
+    async def _state(
+        self, ctx: ServerRequestContext, job: JobHandle, status: JobStatus, user: User
+    ) -> Mapping[str, object]:
         if status.state is JobState.INPUT_REQUIRED:
             question = await self._question(status, user)
             if question is not None and question.is_understood(ctx.session.client_capabilities):
@@ -223,7 +225,7 @@ class Tasks:
             return {"status": "working"} | ({} if message is None else {"statusMessage": message})
         return self._ended(await job.result(), user)
 
-    def _ended(self, result: ToolResult, user: User) -> dict[str, Any]:
+    def _ended(self, result: ToolResult, user: User) -> dict[str, object]:
         error = result.error
         if result.outcome is Outcome.CANCELLED:
             return {"status": "cancelled"}
@@ -257,7 +259,7 @@ def _key(pending: Suspension, name: str) -> str:
     return hash_of([pending.handle, place])[:16]
 
 
-def _shown(message: CallToolResult | ElicitRequest) -> dict[str, Any]:
+def _shown(message: CallToolResult | ElicitRequest) -> dict[str, object]:
     return message.model_dump(by_alias=True, mode="json", exclude_none=True)
 
 

@@ -135,7 +135,7 @@ class Codec(Protocol):
         *,
         model: str,
         stream: bool = False,
-        options: Mapping[str, Any] | None = None,
+        options: Mapping[str, object] | None = None,
     ) -> Request:
         """Build a request that offers the translated tools.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
 
 from mcp.client.session import ClientSession
 from mcp_types import CallToolRequestParams, CallToolResult, ReadResourceRequest, ReadResourceResult, TextContent
@@ -34,7 +33,7 @@ class RemoteTool:
     def __init__(self, server: McpServer, owner: Owner, name: str, is_current: Callable[[], bool]) -> None:
         self._server, self._owner, self._name, self._is_current = server, owner, name, is_current
 
-    async def call(self, arguments: dict[str, Any], ctx: ToolView) -> Any:
+    async def call(self, arguments: dict[str, object], ctx: ToolView) -> object:
         """Send the call, or the answer to the server's question, and return the output."""
         await self._take_credential(ctx)
         asked = asked_before(ctx)
@@ -45,8 +44,7 @@ class RemoteTool:
             result = await exchange.run(CallToolRequestParams(name=self._name, arguments=arguments), asked)
 
             async def read(request: ReadResourceRequest) -> ReadResourceResult:
-                found: ReadResourceResult = await exchange.send_later(request, ReadResourceResult)
-                return found
+                return await exchange.send_later(request, ReadResourceResult)
 
             return _output(await with_parts(result, read, MAX_PARTS))
         finally:
@@ -101,7 +99,7 @@ class RemoteTool:
         return session
 
 
-def _output(result: CallToolResult) -> Any:
+def _output(result: CallToolResult) -> object:
     """Return the output of a result: what has a schema, else the text, else the blocks.
 
     Raises:

@@ -136,7 +136,7 @@ def _effect(name: str, hints: ToolAnnotations, server: McpServer) -> Effect | No
 # ---------------------------------------------------------------------- anchors
 
 
-def _with_pointers(schema: Mapping[str, object]) -> dict[str, Any]:
+def _with_pointers(schema: Mapping[str, object]) -> dict[str, object]:
     """Replace references to an ``$anchor`` of the document by JSON Pointers: few models know anchors.
 
     Raises:

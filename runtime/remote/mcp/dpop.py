@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 from collections.abc import AsyncGenerator, Callable
 from hashlib import sha256
-from typing import Any
 from uuid import uuid4
 
 import httpx2
@@ -72,7 +71,7 @@ class DPoP(httpx2.Auth):
         return request
 
     def _proof(self, request: httpx2.Request, token: str | None) -> str:
-        claims: dict[str, Any] = {
+        claims: dict[str, object] = {
             "jti": uuid4().hex,
             "htm": request.method,
             "htu": str(request.url.copy_with(query=None, fragment=None)),

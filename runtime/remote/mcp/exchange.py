@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections.abc import Coroutine
 from functools import cache
-from typing import Any
+from typing import TypeVar
 
 import httpx2
 from mcp.client.session import ClientSession
@@ -24,9 +24,9 @@ from mcp_types import (
     ErrorData,
     InputRequiredResult,
     InputResponses,
-    Request,
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import BaseModel, Discriminator, Tag, TypeAdapter
 
 from callgate.errors import ToolError, ToolFailed
 from callgate.hooks.tool_view import ToolView
@@ -36,6 +36,8 @@ from callgate.runtime.remote.mcp.face import McpServer
 from callgate.runtime.remote.mcp.owner import Owner
 from callgate.runtime.remote.mcp.questions import MAX_QUESTIONS, Asked, Asking, suspend
 from callgate.runtime.remote.mcp.under_way import CLEANS_UP, HELD, CallUnderWay
+
+R = TypeVar("R", bound=BaseModel)
 
 LATER = 1.0
 """Seconds after the deadline of a call at which the SDK gives up: the gate cancels the call before."""
@@ -47,13 +49,11 @@ _REFUSED = frozenset({-32600, -32601, -32602, -32020, -32021, -32022})
 
 
 @cache
-def _result_type() -> Any:
+def _result_type() -> TypeAdapter[InputRequiredResult | CallToolResult | tasks.Task]:
     """Return the type of a result; pydantic takes its time to compile it."""
     from typing import Annotated
 
-    from pydantic import Discriminator, Tag, TypeAdapter
-
-    def kind(value: Any) -> str:
+    def kind(value: object) -> str:
         found = value.get("resultType") if isinstance(value, dict) else getattr(value, "result_type", None)
         return found if found in ("task", "input_required") else "complete"
 
@@ -95,7 +95,7 @@ class Exchange:
             step = await self._reply(params, step, await self._answers(step, asked))
         raise ToolError("The server asks without end.", code="remote_waits")
 
-    async def send(self, request: Request[Any, Any], expected: Any, *, within: float | None = None) -> Any:
+    async def send(self, request: tasks.Sent, expected: type[R] | TypeAdapter[R], *, within: float | None = None) -> R:
         """Send a request; its errors are those of a tool. *within* is its timeout; default: the limit of the call."""
 
         async def note(progress: float, total: float | None, message: str | None) -> None:
@@ -105,7 +105,7 @@ class Exchange:
         session = self._session
         limit = self._limit() if within is None else within
         try:
-            result: Any = await _leaving(
+            return await _leaving(
                 session.send_request(request, expected, request_read_timeout_seconds=limit, progress_callback=note)
             )
         except MCPError as error:
@@ -123,9 +123,8 @@ class Exchange:
         except (httpx2.HTTPError, OSError, RuntimeError, ExceptionGroup) as error:
             self._owner.lose(session)
             raise ToolFailed(f"the connection to the MCP server {self._server.name!r} was lost") from error
-        return result
 
-    async def send_later(self, request: Request[Any, Any], expected: Any) -> Any:
+    async def send_later(self, request: tasks.Sent, expected: type[R]) -> R:
         """Send a request about a call that has begun. A refusal does not say that the tool has not run."""
         try:
             return await self.send(request, expected)
@@ -149,16 +148,14 @@ class Exchange:
             return Asking(result.input_requests or {}, "repeat", result.request_state or "")
         if isinstance(result, tasks.Task):
             return await self._follow(result)
-        found: CallToolResult = result
-        return found
+        return result
 
     async def _opened(self) -> CallToolResult | Asking:
         """Wait for the end of the open request, or for a question."""
         limit = self._limit()
         try:
             if await self._call.ended_or_asks(None if limit == math.inf else limit):
-                found: CallToolResult = self._call.response()
-                return found
+                return self._call.response()
         except TimeoutError:
             raise ToolFailed(f"the MCP server {self._server.name!r} did not answer in time") from None
         assert self._call.question is not None
@@ -218,7 +215,7 @@ class Exchange:
         return {OPEN: ElicitResult(action="cancel")}
 
 
-async def _leaving(request: Coroutine[Any, Any, Any]) -> Any:
+async def _leaving(request: Coroutine[object, None, R]) -> R:
     """Wait for a request; a caller that is cancelled waits for its clean-up a short time only.
 
     The SDK notifies the server, and waits 5 seconds for a server that keeps the connection busy.

@@ -193,7 +193,7 @@ def dpop(auth: Any, *, key: str | None = None, clock: Callable[[], float] = time
 
 async def _opened(
     server: Any, registry: ToolRegistry, pins: ToolPins
-) -> Any:  # pyright reads this module under two names
+) -> Mounted:  # pyright reads this module under two names
     _import_sdk()
     from callgate.runtime.remote.mcp.mounted import MountedServer
 

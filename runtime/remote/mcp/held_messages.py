@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from typing import Any
 
 from mcp.shared.message import SessionMessage
 from mcp_types import INTERNAL_ERROR, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
@@ -33,7 +32,7 @@ class HeldMessages:
 
     def __init__(self, max_memory: int) -> None:
         self._max_memory, self.max_bytes = max_memory, longest(max_memory)
-        self._held: dict[str, Any] = {}
+        self._held: dict[str, dict[str, object]] = {}
 
     def reader(self, events: bool) -> Parts:
         """Return the reader of one body."""
@@ -47,7 +46,7 @@ class HeldMessages:
             return "", NO_MESSAGE
         if not isinstance(message, dict) or "jsonrpc" not in message:
             return "", data if len(data) <= OTHERS else NO_MESSAGE
-        stub: dict[str, Any] = {key: message[key] for key in ("jsonrpc", "id", "method") if key in message}
+        stub: dict[str, object] = {key: message[key] for key in ("jsonrpc", "id", "method") if key in message}
         if any(len(str(value)) > LONGEST_NAME for value in stub.values()):
             return "", NO_MESSAGE
         if isinstance(error := message.get("error"), dict):
@@ -71,12 +70,12 @@ class HeldMessages:
         message = item.message if self._held and isinstance(item, SessionMessage) else None
         if isinstance(message, JSONRPCResponse):
             message.result = self._of(message.result)
-        elif isinstance(message, JSONRPCRequest | JSONRPCNotification):
+        elif isinstance(message, JSONRPCRequest | JSONRPCNotification) and message.params is not None:
             message.params = self._of(message.params)
         return item
 
-    def _of(self, stub: dict[str, Any] | None) -> Any:
-        return self._held.pop(next(iter(stub)), stub) if stub is not None and len(stub) == 1 else stub
+    def _of(self, stub: dict[str, object]) -> dict[str, object]:
+        return self._held.pop(next(iter(stub)), stub) if len(stub) == 1 else stub
 
 
 class BodyReader(WholeBody):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from mcp_types import (
     AudioContent,
+    BlobResourceContents,
     CallToolResult,
     ContentBlock,
     EmbeddedResource,
@@ -60,19 +60,20 @@ async def with_parts(result: CallToolResult, read: Read, limit: int) -> CallTool
     return result.model_copy(update={"content": content})
 
 
-def _structure(block: ContentBlock) -> Any:
+def _structure(block: ContentBlock) -> object:
     try:
         return json.loads(block.text if isinstance(block, TextContent) else "")
     except ValueError:
         raise ToolFailed("a part of a large result is not JSON") from None
 
 
-def _block(contents: Any) -> ContentBlock:
+def _block(contents: TextResourceContents | BlobResourceContents) -> ContentBlock:
     if isinstance(contents, TextResourceContents):
         return TextContent(text=contents.text)
-    kind = (contents.mime_type or "").partition("/")[0]
+    mime_type = contents.mime_type or ""
+    kind = mime_type.partition("/")[0]
     if kind == "image":
-        return ImageContent(data=contents.blob, mime_type=contents.mime_type)
+        return ImageContent(data=contents.blob, mime_type=mime_type)
     if kind == "audio":
-        return AudioContent(data=contents.blob, mime_type=contents.mime_type)
+        return AudioContent(data=contents.blob, mime_type=mime_type)
     return EmbeddedResource(resource=contents)

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal, TypeAlias
 
-from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequests, InputResponses
+from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequests, InputResponse, InputResponses
+from pydantic import TypeAdapter
 
 from callgate.errors import SchemaRefused, StageError, ToolError
 from callgate.hooks.tool_view import ToolView
@@ -47,7 +48,7 @@ class Asked:
     rounds: list[list[str]] = field(default_factory=list[list[str]])
     way: Way = "repeat"
     state: str = ""
-    answers: InputResponses = field(default_factory=dict[str, Any])
+    answers: InputResponses = field(default_factory=dict[str, InputResponse])
     sampled: int = 0
 
 
@@ -95,7 +96,7 @@ async def suspend(
     await asyncio.to_thread(_check, shown)
     wire = NameMap.of(shown)
     names = {_ALONE if len(shown) == 1 else wire.wire(key): key for key in shown}
-    state: dict[str, Any] = {_STATE: asking.state, _WAY: asking.way, _KEYS: names}
+    state: dict[str, object] = {_STATE: asking.state, _WAY: asking.way, _KEYS: names}
     state |= {_ROUNDS: [*asked.rounds, list(names)]}
     state |= {
         _SAMPLED: asked.sampled,
@@ -120,14 +121,12 @@ async def suspend(
 
 
 @cache
-def _responses() -> Any:
+def _responses() -> TypeAdapter[InputResponses]:
     """Return the type of answers; pydantic takes its time to compile it."""
-    from pydantic import TypeAdapter
-
     return TypeAdapter(InputResponses)
 
 
-def _without_state(schema: Mapping[str, Any]) -> dict[str, Any]:
+def _without_state(schema: Mapping[str, object]) -> dict[str, object]:
     """Return the schema without members that only this module may write."""
     return {key: value for key, value in schema.items() if key not in _MEMBERS}
 

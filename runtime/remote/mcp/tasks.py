@@ -6,16 +6,18 @@ A server makes a task only for a client that offers the extension, which version
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Collection
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Literal, Protocol, TypeAlias, TypeVar
 
-from mcp_types import CallToolResult, InputRequests, InputResponses, Request, RequestParams, Result
+from mcp_types import CallToolResult, ClientRequest, InputRequests, InputResponses, Request, RequestParams, Result
 
 from callgate.errors import ToolError, ToolFailed
 from callgate.hooks.tool_view import ToolView
 from callgate.runtime.remote.mcp.definitions import visible
 from callgate.runtime.remote.mcp.under_way import CLEANS_UP
+
+R = TypeVar("R", bound=Result)
 
 POLL, LEAST_POLL, LONGEST_POLL = 1.0, 0.05, 10.0
 """Seconds between two polls: where the server suggests none, and the bounds of what it suggests."""
@@ -69,8 +71,16 @@ class CancelTask(Request[RemoteTaskParams, Literal["tasks/cancel"]]):
     name_param = "taskId"
 
 
-Send = Callable[[Request[Any, Any], Any], Awaitable[Any]]
-"""Sends a request, and returns its result of a type; errors are those of a tool."""
+Sent: TypeAlias = ClientRequest | GetTask | UpdateTask | CancelTask
+"""A request to a remote server."""
+
+
+class Send(Protocol):
+    """Sends a request, and returns its result of a type; errors are those of a tool."""
+
+    async def __call__(self, request: Sent, expected: type[R], /) -> R:
+        """Send a request."""
+        ...
 
 
 async def follow(
@@ -116,8 +126,7 @@ async def update(task_id: str, answers: InputResponses, send: Send) -> Task:
     """Send the answers to a task; return its state."""
     params = AnswerParams(task_id=task_id, input_responses=answers)
     await send(UpdateTask(params=params), Result)
-    found: Task = await send(GetTask(params=RemoteTaskParams(task_id=task_id)), Task)
-    return found
+    return await send(GetTask(params=RemoteTaskParams(task_id=task_id)), Task)
 
 
 def _ended(task: Task) -> CallToolResult:

@@ -7,11 +7,11 @@ import inspect
 import secrets
 from collections.abc import Coroutine
 from contextvars import ContextVar
-from typing import Any
 
 from mcp.client.session import ClientRequestContext
 from mcp_types import (
     INVALID_REQUEST,
+    CallToolResult,
     CreateMessageRequestParams,
     CreateMessageResult,
     ElicitRequestFormParams,
@@ -49,9 +49,9 @@ class CallUnderWay:
         self.question: ElicitRequestFormParams | None = None
         self._answer: asyncio.Future[ElicitResult] | None = None
         self._asks = asyncio.Event()
-        self._sending: asyncio.Task[Any] | None = None
+        self._sending: asyncio.Task[CallToolResult] | None = None
 
-    def start(self, request: Coroutine[Any, Any, Any]) -> None:
+    def start(self, request: Coroutine[object, None, CallToolResult]) -> None:
         """Send the request of the call."""
         # asyncio: it outlives the run that sends it
         token = CALL.set(self)
@@ -80,7 +80,7 @@ class CallUnderWay:
             asking.cancel()
         return self._sending.done()
 
-    def response(self) -> Any:
+    def response(self) -> CallToolResult:
         """Return the response, or raise the error of the request."""
         assert self._sending is not None
         return self._sending.result()
@@ -245,7 +245,7 @@ class ServerCalls:
 _ENDING: set[asyncio.Future[None]] = set()
 
 
-def _read(request: asyncio.Task[Any]) -> None:
+def _read(request: asyncio.Task[CallToolResult]) -> None:
     """Read the error of a request: asyncio would log it if no run takes the call up again."""
     if not request.cancelled():
         request.exception()

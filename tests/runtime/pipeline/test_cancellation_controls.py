@@ -91,7 +91,7 @@ def test_a_release_that_is_not_waited_for_is_late(monkeypatch: pytest.MonkeyPatc
     """I1b: control."""
     tasks = set()
 
-    class Later(shield.Shielded):
+    class Later(shield.Shielded[object]):
         async def finish(self, pending: object) -> None:
             task = asyncio.ensure_future(super().finish(pending))
             tasks.add(task)
@@ -154,7 +154,7 @@ def test_a_cancellation_that_the_closing_swallows_is_found(monkeypatch: pytest.M
 def test_a_cancellation_that_no_longer_counts_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """I13: ``cancelling()``; control."""
 
-    async def uncounted(self: shield.Shielded) -> None:
+    async def uncounted(self: shield.Shielded[object]) -> None:
         if self.requests:
             self.deferred = asyncio.CancelledError()
 
@@ -203,7 +203,7 @@ def test_own_time_limits_that_pass_for_outside_ones_are_found(monkeypatch: pytes
     leave_out_shields(monkeypatch)
     cancelled = shield.Shielded.cancel
 
-    def all_outside(self: shield.Shielded, msg: Any) -> bool:
+    def all_outside(self: shield.Shielded[object], msg: Any) -> bool:
         self.mark = object()
         return cancelled(self, msg)
 

@@ -287,7 +287,7 @@ def _require_number(item: float) -> None:
         raise Rejected("must not hold integers of over 400 digits")
 
 
-def _key_size(container: dict[Any, Any]) -> int:
+def _key_size(container: dict[str, object]) -> int:
     try:
         return len("".join(container))
     except TypeError:

@@ -215,7 +215,7 @@ class _Count:
             self.branched = max(self.branched, total)
         return total
 
-    def _object(self, node: Node, value: Any) -> int:
+    def _object(self, node: Node, value: dict[str, object]) -> int:
         total, prices, weights, visit = 0, self._prices, self._weights, self.visit
         properties, others = node.properties, node.others
         for key, item in value.items():

@@ -102,7 +102,7 @@ def _refusal() -> SchemaRefused:
     )
 
 
-def _generate(reduced: dict[str, Any], *, detailed: bool) -> Check:
+def _generate(reduced: dict[str, object], *, detailed: bool) -> Check:
     import fastjsonschema
 
     try:
@@ -145,7 +145,7 @@ def _reduced(schema: Any) -> Any:
     return kept
 
 
-def _first_error(reduced: dict[str, Any], value: object) -> list[Issue]:
+def _first_error(reduced: dict[str, object], value: object) -> list[Issue]:
     """The first error of fastjsonschema; its dotted path becomes a pointer only where it is unambiguous."""
     import fastjsonschema
 

@@ -81,7 +81,7 @@ def require_json(schema: Mapping[str, object], limits: SchemaLimits) -> int:
     return size
 
 
-_Path: TypeAlias = tuple[Any, str | int, int] | None
+_Path: TypeAlias = "tuple[_Path, str | int, int] | None"
 
 
 def _shown(path: _Path, *last: str | int) -> str:

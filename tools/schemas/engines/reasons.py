@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from callgate.tools.calls import Issue
 from callgate.tools.schemas.engines.texts import describe, missing, pointer_of, unknown, wrong_type
@@ -16,17 +16,30 @@ _MAX_BRANCHES = 4  # anyOf within anyOf
 _Ranked = tuple[int, Issue]
 
 
-def issues_of(errors: Iterable[object], value: object, schema: Mapping[str, object]) -> list[Issue]:
+class _Error(Protocol):
+    """An error of jsonschema-rs."""
+
+    @property
+    def kind(self) -> Any: ...  # its class says which members it has
+
+    @property
+    def instance_path(self) -> list[str | int]: ...
+
+    @property
+    def schema_path(self) -> list[str | int]: ...
+
+
+def issues_of(errors: Iterable[_Error], value: object, schema: Mapping[str, object]) -> list[Issue]:
     """List issues in order: missing, unknown and wrongly typed parameters, then the rest."""
     ranked = [pair for error in errors for pair in _explain(error, value, schema, 0)]
     return [issue for _, issue in sorted(ranked, key=lambda pair: pair[0])]
 
 
-def _explain(error: Any, value: Any, schema: Mapping[str, Any], depth: int) -> Iterator[_Ranked]:
+def _explain(error: _Error, value: object, schema: Mapping[str, object], depth: int) -> Iterator[_Ranked]:
     kind, (path, at) = error.kind, _resolve(error.instance_path, value)
     name: str = kind.name
     tail = error.schema_path[-1] if error.schema_path else ""
-    argument = next(iter(kind.as_dict().values()), None)
+    argument: Any = next(iter(kind.as_dict().values()), None)
     if name == "required" and tail in {"required", name}:
         yield (_REST if path else _MISSING), missing(path, str(argument))
     elif name in {"additionalProperties", "unevaluatedProperties"}:
@@ -61,7 +74,7 @@ def _forbidden(schema_path: Sequence[object], path: list[str | int], at: object)
 
 
 def _branches(
-    error: Any, branches: list[list[object]], value: Any, schema: Mapping[str, object], depth: int
+    error: _Error, branches: list[list[_Error]], value: object, schema: Mapping[str, object], depth: int
 ) -> Iterator[_Ranked]:
     """The errors of the closest branch: it fits the value's type and has the fewest errors."""
     path, at = _resolve(error.instance_path, value)
@@ -79,7 +92,7 @@ def _branches(
         yield from _explain(inner, value, schema, depth + 1)
 
 
-def _own_types(branch: list[Any], path: list[Any]) -> list[str]:
+def _own_types(branch: list[_Error], path: list[str | int]) -> list[str]:
     """The types that a branch demands of the value itself, when the value has another type."""
     for error in branch:
         if error.kind.name == "type" and error.instance_path == path:
@@ -87,7 +100,7 @@ def _own_types(branch: list[Any], path: list[Any]) -> list[str]:
     return []
 
 
-def _resolve(path: list[Any], value: Any) -> tuple[list[str | int], Any]:
+def _resolve(path: list[str | int], value: Any) -> tuple[list[str | int], object]:
     """Resolve a path to names as text and the value there; the library gives properties named "0" and "00" as 0."""
     resolved: list[str | int] = []
     for part in path:
