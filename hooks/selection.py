@@ -351,16 +351,16 @@ def _check_methods(made: Registration) -> None:
     """Refuse stage methods that the plan would not find, or whose body would not run when called."""
     from callgate.hooks.signatures import check_method
 
-    for stage in made.all_stages():
-        method = inspect.unwrap(getattr(made.hook, stage.value))
+    stages, besides = [stage.value for stage in made.all_stages()], ("filter", "may_see", *BESIDE)
+    for name in (*stages, *(beside for beside in besides if getattr(made.hook, beside, None) is not None)):
+        method = inspect.unwrap(getattr(made.hook, name))
         if inspect.isgeneratorfunction(method) or inspect.isasyncgenfunction(method):
-            raise HookError(f"{made.name}.{stage} yields, so calling it runs nothing; a stage method returns")
-        check_method(made.hook, made.name, stage.value)
-    for beside in ("filter", "may_see", *BESIDE):
+            kind = "a stage method" if name in stages else "this method"
+            raise HookError(f"{made.name}.{name} yields, so calling it runs nothing; {kind} returns")
+        check_method(made.hook, made.name, name)
+    for beside in besides[1:] if made.is_class else ():  # it would be asked outside of calls, so never
         if getattr(made.hook, beside, None) is not None:
-            check_method(made.hook, made.name, beside)
-            if made.is_class and beside != "filter":  # it would be asked outside of calls, so never
-                raise HookError(f"{made.name} has {beside}, and a hook class exists in calls only: write {made.name}()")
+            raise HookError(f"{made.name} has {beside}, and a hook class exists in calls only: write {made.name}()")
     if is_async(getattr(made.hook, "may_see", None)):
         raise HookError(f"{made.name}.may_see is async, and what is shown cannot wait for it; write it with def")
     if made.is_class or isinstance(made.hook, FunctionHook):

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import Field, dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeAlias, Union
 
@@ -34,6 +34,7 @@ _NUMBERS: dict[object, tuple[type | tuple[type, ...], str]] = {
     float: ((int, float), "a number"),
 }
 _NAMES: dict[object, str] = {NoneType: "None", str: "text", bool: "True or False", bytes: "bytes", type: "a class"}
+_PLAIN = {bool, int, float, str, bytes, NoneType}
 _SAME = {"ctx": "ctx", "context": "ctx", "next": "next", "input": "input", "arguments": "input"}
 """Names of parameters that say what the parameter receives."""
 
@@ -93,7 +94,9 @@ def fault_of_function(value: object, kind: object) -> str | None:
     """Return why a function cannot be called as its annotation says; None if it can, or for other values and kinds."""
     if callable(value) and not _fits(value, kind):
         for one in _members(kind):
-            own = typing.get_args(one)[0] if typing.get_origin(one) is Callable else None
+            own, returns = typing.get_args(one) if typing.get_origin(one) is Callable else (None, None)
+            if own is not None and (fault := _fault_of_result(value, returns)) is not None:
+                return fault
             if isinstance(own, list):
                 return (
                     f"takes {_shown_call(value)}, and is called with {_listed(own)}; give a function of {_listed(own)}"
@@ -142,8 +145,9 @@ def _fits(value: Any, kind: object) -> bool:
     if origin is Literal:
         return any(type(value) is type(one) and value == one for one in args)
     if origin is Callable:
-        own = args[0] if args and isinstance(args[0], list) else None
-        return callable(value) and (own is None or _takes(value, len(own)))
+        own, returns = (args[0] if isinstance(args[0], list) else None, args[-1]) if args else (None, Any)
+        takes = callable(value) and (own is None or _takes(value, len(own)))
+        return takes and _fault_of_result(value, returns) is None
     plain = NoneType if kind is None else origin or kind
     return callable(value) if plain is Callable else _is_one(value, plain, args)
 
@@ -191,6 +195,18 @@ def _items_fit(value: object, plain: type, args: tuple[object, ...]) -> bool:
 
 def _takes(call: Callable[..., object], number: int) -> bool:
     return fault_of_call(call, [""] * number) is None
+
+
+def _fault_of_result(call: object, returns: object) -> str | None:
+    """Return why *call* cannot return a plain value where one is annotated: its coroutine or generator counts as true."""
+    kinds = {NoneType if one is None else typing.get_origin(one) or one for one in _members(returns)}
+    if not kinds <= _PLAIN | {Awaitable}:
+        return None
+    function: Any = call if inspect.isroutine(call) or isinstance(call, partial) else getattr(type(call), "__call__")  # noqa: B004, B009
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        return "yields, so calling it runs nothing; give a function that returns"
+    is_async = inspect.iscoroutinefunction(function) and Awaitable not in kinds
+    return "is async; give a plain function" if is_async else None
 
 
 def _shown_call(call: Callable[..., object]) -> str:

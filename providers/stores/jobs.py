@@ -11,6 +11,13 @@ from typing import Protocol
 from callgate.providers.stores.effects import PRUNE_BATCH
 
 
+def fault_of_priority(value: object) -> str | None:
+    """Return why *value* is no priority of a job, or None if it is one. PostgreSQL keeps 32 bits."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        return f"is of type {type(value).__name__}; give an integer, such as 5"
+    return None if -(2**31) <= value < 2**31 else "is out of range; give an integer of at most 32 bits"
+
+
 class JobState(StrEnum):
     """The state of a job: ``queued → running → done | dead | cancelled``; a worker may queue it again.
 

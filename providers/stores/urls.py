@@ -37,6 +37,23 @@ def split_address(address: str) -> tuple[str, str]:
     return f"{_ALIASES.get(base, base)}{plus}{driver}", rest
 
 
+def refuse_empty(backend: str, rest: str) -> None:
+    """Refuse a parameter without a value: parsers leave it out, so ``?sslmode=`` would connect without TLS.
+
+    Args:
+        backend: the kind of the store.
+        rest: the text after the user and the password. Nothing of it is shown: it may be the end of a password.
+
+    Raises:
+        StoreError: there is one.
+    """
+    if any(part and not part.partition("=")[2] for part in rest.partition("?")[2].split("&")):
+        raise StoreError(
+            f"{backend}: the address has a parameter without a value, which would be ignored; write name=value or remove "
+            "it, and write %3F for a ? in a name"
+        )
+
+
 def split_password(rest: str) -> tuple[str, str]:
     """Return the user and the password of an address, percent-encoded and with the ``@``, and the text after them.
 

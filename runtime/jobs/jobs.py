@@ -13,7 +13,7 @@ from callgate.providers.logs import LogEvent, emit
 from callgate.providers.principal import User
 from callgate.providers.signing import SigningKeys
 from callgate.providers.stores.base import Store
-from callgate.providers.stores.jobs import FINAL_STATES, Job, JobState
+from callgate.providers.stores.jobs import FINAL_STATES, Job, JobState, fault_of_priority
 from callgate.runtime.jobs.calls import JobCalls, as_fault, stops
 from callgate.runtime.jobs.records import (
     JobRequest,
@@ -32,7 +32,7 @@ from callgate.runtime.jobs.running import JobRunner
 from callgate.runtime.lifespan.background import prune_and_log
 from callgate.runtime.options.job_engine import JobBackend
 from callgate.runtime.options.jobs import Jobs, SubmitOptions
-from callgate.runtime.pipeline.options import check_limits, checked_ids, no_option
+from callgate.runtime.pipeline.options import BadCall, check_limits, checked_ids, no_option
 from callgate.runtime.pipeline.waiting import Waiters
 from callgate.tools.calls import ToolCall, ToolResult
 from callgate.tools.execution import NO_TASK, TaskIds
@@ -198,15 +198,16 @@ class JobQueue:
         """Return the signed job of a call, which is not stored yet, and its request.
 
         Raises:
-            BadCall, Invalid: a limit is no time in seconds; an id cannot be stored.
+            BadCall, Invalid: a time, a limit or the priority cannot be read; an id cannot be stored.
         """
         from callgate.hooks.stock.records.telemetry import current_trace
 
         check_limits(deadline, idle)
+        if (fault := fault_of_priority(priority)) is not None:
+            raise BadCall(f"priority {fault}")
         checked_ids(call_id=call.id, key=key, queue=queue, session_id=session_id, request_id=request_id)
         tenant, now = user.tenant or "", self.now()
         id = new_id() if key is None else job_id_of(user, call.name, key, self.keys.namespace)
-        run_at = time_of(now, at, delay)
         request = JobRequest(
             tool=call.name,
             version=self._calls.version_of(call.name),
@@ -231,7 +232,7 @@ class JobQueue:
             request.dump(),
             "",
             now,
-            run_at,
+            time_of(now, at, delay),
             queue=queue,
             priority=priority,
             max_attempts=self.options.retries_of(call.name).max_attempts,

@@ -18,12 +18,13 @@ from callgate.providers.principal_json import user_as_json, user_from_json
 from callgate.providers.signing import SigningKeys
 from callgate.providers.stores.jobs import KEY, Fitting, Job, JobState, JobStore
 from callgate.runtime.effects.idempotency_keys import scope_of
-from callgate.runtime.pipeline.options import CallOptions
+from callgate.runtime.pipeline.options import BadCall, CallOptions
 from callgate.runtime.pipeline.streams import Progress
 from callgate.runtime.suspensions.resumption import handle_of, questions_as_json
 from callgate.tools.approval import Approval, Question
 from callgate.tools.calls import ErrorInfo, Outcome, ToolCall, ToolResult
 from callgate.tools.execution import NO_TASK, TaskIds
+from callgate.tools.limits import fault_of_seconds
 from callgate.tools.values import canonical, hash_of, thaw
 
 VERSION = 1
@@ -241,14 +242,18 @@ def time_of(now: float, at: datetime | None, delay: float | None) -> float:
     """Return the time to run a job, in seconds since the epoch.
 
     Raises:
-        TypeError: *at* is no aware datetime, or both are given.
+        TypeError: *at* is no aware datetime, *delay* is no time in seconds, one is too far ahead, or both are given.
     """
     if at is None:
+        if (fault := fault_of_seconds(delay, least=0.0)) is not None:
+            raise BadCall(f"delay {fault}")
         return now + (delay or 0.0)
     if delay is not None:
         raise TypeError("submit takes at= or delay=, not both")
     if not isinstance(at, datetime) or at.tzinfo is None:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError("submit: at takes an aware datetime, such as datetime.now(UTC); for seconds write delay=")
+    if fault_of_seconds(max(at.timestamp() - now, 0.0), least=0.0) is not None:
+        raise BadCall("at is more than 300 years ahead; give the time at which the job may run")
     return at.timestamp()
 
 

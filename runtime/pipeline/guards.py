@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
-from callgate.errors import Control, DeadlineExceeded, InvocationError
+from callgate.errors import Control, DeadlineExceeded, HookError, InvocationError
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.instances import instance_made, instance_of
 from callgate.hooks.remembered import remembered
@@ -228,7 +228,10 @@ def applies_to(
         if wanted is None:
             return True
         answer = (wanted if cls is None else (await instance_made(ctx, cls)).filter)(ctx)
-        return bool(await answer if inspect.isawaitable(answer) else answer)
+        answer = await answer if inspect.isawaitable(answer) else answer
+        if answer is None:  # as without `return`: the hook would be skipped, and it may be a gate
+            raise HookError(f"{registration.name}.filter returned None; it returns True or False")
+        return bool(answer)
 
     if step is not None and step.shadow:
         here = plan_step(step.stage, step.name, step.hook, shadow=True)  # a filter takes nothing that is given back

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from callgate import Gate, Hook, InvokeContext, Outcome, Stage, ToolCall, User, on
+from callgate.errors import HookError
 from callgate.hooks.stages import RELEASE_OF, STAGES, OnFailure, Section
 from tests.hooks.making import USER, Watch, acting, at, call, echoing, plan_of, record, refusing
 
@@ -42,6 +43,26 @@ def yes(ctx: InvokeContext) -> bool:
 
 def no(ctx: InvokeContext) -> bool:
     return False
+
+
+async def test_a_filter_without_return_skips_no_gate() -> None:
+    """It returned None, so the hook that denies never ran."""
+
+    def forgets(ctx: InvokeContext) -> Any:
+        _ = ctx.user.id == USER.id
+
+    def yields(ctx: InvokeContext) -> Any:
+        yield True
+
+    for form in FORMS:
+        seen: list[Stage] = []
+        result = await call(record(), filtered(Stage.WILL_AUTHORIZE, form, forgets, seen))
+        assert (result.outcome, seen) == (Outcome.DENIED, []), form
+    with pytest.raises(HookError, match="filter yields, so calling it runs nothing"):
+        await call(record(), filtered(Stage.WILL_AUTHORIZE, "on", yields, []))
+    kind = type("Yields", (Hook,), {"will_authorize": lambda self, ctx: None, "filter": lambda self, ctx: (yield)})
+    with pytest.raises(HookError, match=r"Yields\.filter yields"):
+        await call(record(), kind())
 
 
 @pytest.mark.parametrize("stage", HAPPY)

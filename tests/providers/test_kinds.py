@@ -5,18 +5,20 @@ from __future__ import annotations
 import dataclasses
 import typing
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
 
 from callgate import Effects, Gate, Hook, Jobs, Options, Sessions, Suspensions, ToolRecord, as_tool, pick_tools, tool
 from callgate.errors import DefinitionError, HookError, RegistrationError
-from callgate.hooks import Backoff, Cache, Quota, RequireApproval, Retry, forbid, permit
+from callgate.hooks import Backoff, Cache, CircuitBreaker, Concurrency, Quota, RequireApproval, Retry, forbid, permit
 from callgate.jobs import JobRetries, Schedule
 from callgate.mcp import LargeResults, McpServer, OAuth, Resumption
 from callgate.models import Retries, Timeouts
 from callgate.picking import CascadeStage, PickContext
-from callgate.providers.kinds import Count, annotations_of, fault_of_call, fault_of_kind
+from callgate.providers.kinds import Count, annotations_of, check_fields, fault_of_call, fault_of_kind
 from callgate.runtime.pipeline.options import BadCall
 
 # ------------------------------------------------------------------ option records
@@ -210,6 +212,46 @@ def test_a_function_that_takes_other_arguments_is_refused_where_it_is_given(name
         (HookError, RegistrationError, DefinitionError), match=rf"{name} takes \(\), and is called with \("
     ):
         make(lambda: True)
+
+
+async def is_async(*given: Any) -> Any:
+    return False
+
+
+def yields(*given: Any) -> Any:
+    yield False
+
+
+class IsAsync:
+    async def __call__(self, *given: Any) -> Any:
+        return False
+
+
+PLAIN: dict[str, Callable[[Any], object]] = {
+    "cost": lambda given: Quota("5/minute", cost=given),
+    "refund_on": lambda given: Quota("5/minute", refund_on=given),
+    "by": lambda given: Concurrency(5, by=given),
+    "on": lambda given: Retry(3, on=given),
+    "on ": lambda given: CircuitBreaker(3, on=given),
+    "wait": lambda given: Retry(3, wait=given),
+    "note_figures": lambda given: Store(note_figures=given),
+}
+
+
+@dataclass(frozen=True)
+class Store:
+    note_figures: Callable[[int], None]
+
+    def __post_init__(self) -> None:
+        check_fields(self, HookError)
+
+
+@pytest.mark.parametrize("given", [is_async, partial(is_async, 1), IsAsync(), yields])
+@pytest.mark.parametrize("name", PLAIN)
+def test_a_function_whose_coroutine_would_count_as_true_is_refused(name: str, given: Any) -> None:
+    """An async ``refund_on`` gave back the units of every call, so the limit was never reached."""
+    with pytest.raises(HookError, match=f"{name.strip()} (is async; give a plain|yields, so calling it runs nothing)"):
+        PLAIN[name](given)
 
 
 async def test_a_scorer_that_takes_other_arguments_is_refused() -> None:

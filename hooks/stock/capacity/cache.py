@@ -92,8 +92,9 @@ class Cache(Hook):
         check_seconds("Cache", "stale", stale, least=0.0)
         check_seconds("Cache", "store_timeout", store_timeout)
         for name, given in (("vary_by", vary_by), ("entry_tags", entry_tags)):
-            if isinstance(given, str):
-                raise HookError(f"Cache: {name} takes a collection; write {name}=[{given!r}]")
+            if isinstance(given, str) or (name == "vary_by" and callable(given)):
+                shown = repr(given) if isinstance(given, str) else getattr(given, "__name__", "...")
+                raise HookError(f"Cache: {name} takes a collection; write {name}=[{shown}]")
         if callable(options.get("tags")):
             raise HookError("Cache: tags selects tools by their tags; for the tags of entries write entry_tags=...")
         if not force and "effects" in options:
@@ -206,7 +207,10 @@ class Cache(Hook):
             miss.value = compact(orjson.dumps(output, option=_EXACT))
         except TypeError:  # not JSON, or a number beyond 64 bits: never stored
             return
-        miss.tags = frozenset(self._entry_tags(ctx)) if callable(self._entry_tags) else self._entry_tags
+        tags = self._entry_tags(ctx) if callable(self._entry_tags) else self._entry_tags
+        if isinstance(tags, str):  # its characters would be the tags
+            raise HookError(f"Cache: entry_tags returned a text; return a collection, such as [{tags!r}]")
+        miss.tags = frozenset(tags)
 
     # ------------------------------------------------------------------ for applications
 

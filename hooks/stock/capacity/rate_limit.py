@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import math
 import re
 from collections.abc import Callable, Collection, Sequence
@@ -178,8 +177,6 @@ class Quota(Hook):
             check_count("Quota", "cost", self._cost, least=0)
         if self._cost > self._maximum:
             raise HookError(f"Quota: a call costs {self._cost} and a limit is {self._maximum}, so no call could pass")
-        if self._cost_of is not None and inspect.iscoroutinefunction(self._cost_of):
-            raise HookError("Quota: the cost function is async; give a plain function")
 
     def _kind(self) -> str:
         limits = [f"{limit.amount}/{limit.seconds:g}" for limit in self.limits]

@@ -13,7 +13,7 @@ from callgate.providers.concurrency import refuse_trio
 from callgate.providers.stores.redis.batches import ANSWER_LIMIT, RedisBatches, redis_errors
 from callgate.providers.stores.redis.scripts import RedisScript
 from callgate.providers.stores.server_answers import ServerAnswers
-from callgate.providers.stores.urls import split_address, split_password
+from callgate.providers.stores.urls import refuse_empty, split_address, split_password
 
 _INVALID = "the address of a Redis store is not a valid URL; write it as redis://host:6379/0"
 _EXTRA = 'this store needs a package that is not installed: pip install "callgate[redis]"'
@@ -46,7 +46,7 @@ class RedisConnection:
         if self._given is None:
             self._client = self._connect()
         try:
-            self._refuse_text()
+            self._refuse_client()
             await self._greet()
         except BaseException:
             await self.close()
@@ -67,12 +67,20 @@ class RedisConnection:
                 raise StoreError(f"redis: {error.__cause__}; check the address") from error
             raise
 
-    def _refuse_text(self) -> None:
-        """Refuse a client that decodes responses: values of the store are bytes, and some are no text.
+    def _refuse_client(self) -> None:
+        """Refuse a client without ``await``, and one that decodes responses: values are bytes, and some are no text.
 
         Raises:
-            StoreError: it does.
+            StoreError: it is one of these.
         """
+        from redis import Redis, RedisCluster
+
+        client = self._client
+        if isinstance(client, Redis | RedisCluster) or not callable(getattr(client, "execute_command", None)):
+            raise StoreError(
+                f"redis: the client is a {type(client).__name__} of {type(client).__module__}, which cannot be awaited; give "
+                "a Redis or a RedisCluster of redis.asyncio"
+            )
         encoder = getattr(self._client, "get_encoder", None)
         if encoder is not None and encoder().decode_responses:
             raise StoreError(
@@ -193,6 +201,7 @@ def read_redis_url(url: str) -> str:
     if scheme not in {"redis", "rediss"}:
         raise StoreError("a Redis store supports redis:// and rediss:// addresses only")
     user, place = split_password(rest)
+    refuse_empty("redis", place)
     if "," in re.split(r"[/?#]", place, maxsplit=1)[0]:
         raise StoreError(
             "redis: the address has several hosts; for a cluster or sentinels write RedisStore(url, client=...) with a "
@@ -200,9 +209,11 @@ def read_redis_url(url: str) -> str:
         )
     try:
         parts = urlsplit(f"{scheme}://{user}{place}")
-        _ = parts.port
+        port = parts.port
     except ValueError:
         raise StoreError(_INVALID) from None
+    if port == 0 or parts.fragment:  # the client would leave them out
+        raise StoreError(_INVALID)
     if not re.fullmatch(r"(/\d*)?", parts.path, re.ASCII):
         raise StoreError("redis: the path of the address is the number of a database; write redis://host:6379/0")
     numbers = {*parse_qs(parts.query).get("db", ()), *([parts.path[1:]] if parts.path[1:] else [])}

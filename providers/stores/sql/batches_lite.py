@@ -89,6 +89,11 @@ class _LiteBatch(Batch):
 
     async def __aenter__(self) -> Batch:
         self._end_turn = await self._database.begin_turn()
+        try:
+            self._database.engines.file.check()
+        except BaseException:
+            self._end_turn()
+            raise
         return self
 
     async def __aexit__(

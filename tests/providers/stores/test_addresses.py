@@ -13,6 +13,7 @@ from urllib.parse import quote, unquote
 
 import psycopg
 import pytest
+import redis as plain_redis
 import redis.asyncio
 from hypothesis import given
 from hypothesis import strategies as st
@@ -275,6 +276,15 @@ REFUSED = [
     ("sqlite:///{folder}/a.db?timeout={}", "'timeout'"),
     ("sqlite:///{folder}/a.db?tymeout={}", "'tymeout'; did you mean 'timeout'?"),
     ("sqlite://a.db", "sqlite:///file.db"),
+    *((f"postgresql://h/db?{name}", "without a value") for name in ("sslmode", "sslmode=", "a=1&sslrootcert=&b=2")),
+    *((f"postgresql://u:p@h/db?{name}={{}}", f"{name!r}, and names it") for name in ("user", "password", "dbname")),
+    ("postgresql://h/db?client_encoding={}", "'client_encoding'"),
+    ("sqlite:///{folder}/a?b.db", "%3F for a ? in a name"),
+    ("sqlite:///{folder}/a.db?timeout", "without a value"),
+    ("redis://h/?db=", "without a value"),
+    ("rediss://h/0?ssl_cert_reqs", "without a value"),
+    ("redis://h:0/0", "not a valid URL"),
+    ("redis://h/0#1", "not a valid URL"),
     ("redis://h/notadb", "the number of a database"),
     ("redis://h/-1", "the number of a database"),
     ("redis://h/0/1", "the number of a database"),
@@ -355,6 +365,12 @@ async def test_a_client_of_redis_that_decodes_responses_is_refused_at_opening() 
         plain: Any = redis.asyncio.Redis.from_url(REDIS)
         await RedisStore(REDIS, prefix=prefix, client=plain).open()
         await plain.aclose()
+
+
+async def test_a_client_of_redis_that_cannot_be_awaited_is_refused_at_opening() -> None:
+    for client in (plain_redis.Redis.from_url(REDIS), redis.asyncio.ConnectionPool.from_url(REDIS), "redis://h"):
+        with pytest.raises(StoreError, match="give a Redis or a RedisCluster of"):
+            await RedisStore(REDIS, client=client).open()
 
 
 async def test_a_database_that_redis_does_not_have_is_an_error_with_the_reason() -> None:

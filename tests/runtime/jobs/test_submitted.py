@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ from callgate import (
     tool,
 )
 from callgate.errors import NotPending, StoreError
+from callgate.jobs import Schedule
 from callgate.providers.stores.base import Store
 from callgate.runtime.jobs.embedded import EmbeddedJobs
 from callgate.stores import JobState
@@ -254,6 +257,27 @@ async def test_what_could_not_run_is_refused_before_it_is_written_down(tmp_path:
     async with a_gate(f"sqlite:///{tmp_path}/store.db", signing_keys=[]) as gate:
         with pytest.raises(RegistrationError, match="signing_keys"):
             await gate.submit(call("look", n=1), user=ANN)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "says"),
+    [
+        *[("delay", value, "seconds, a number at least 0") for value in (-1, math.nan, math.inf, 1e11, "5", True)],
+        ("delay", timedelta(seconds=5), "seconds, so write 5"),
+        ("at", datetime.max.replace(tzinfo=UTC), "more than 300 years ahead"),
+        *[("priority", value, "give an integer") for value in (1.5, True, "1", None, 2**31, -(2**31) - 1)],
+    ],
+)
+async def test_a_time_or_a_priority_that_no_store_keeps_is_refused(option: str, value: Any, says: str) -> None:
+    """A float was rounded by PostgreSQL, and its job then seemed to be changed: it never ran."""
+    async with a_gate(None) as gate:
+        with pytest.raises(TypeError, match=says):
+            await gate.submit(call("look", n=1), user=ANN, **{option: value})
+        with pytest.raises(TypeError, match=says):
+            await gate.submit_many([call("look", n=1)], user=ANN, **{option: value})
+    if option == "priority":
+        with pytest.raises(RegistrationError, match=says):
+            Schedule(tool="look", cron="0 3 * * *", priority=value)
 
 
 # ---------------------------------------------------------------------- crashes

@@ -31,6 +31,10 @@ Read: TypeAlias = "Callable[[CursorResult[*tuple[object, ...]]], T]"
 _EXISTS = "a row with that key exists already"
 _ADVICE = {
     "database or disk is full": "; free space on the disk of its file and try again: committed data is intact",
+    "too many connections": "; each process opens 15 connections: raise the limit, or lower pool_size or the number of processes",
+    "too many clients": "; raise max_connections, or lower pool_size or the number of processes",
+    "remaining connection slots": "; raise max_connections, or lower pool_size or the number of processes",
+    "UntranslatableCharacter": "; the encoding of the database lacks a character of it: use one with ENCODING 'UTF8'",
     "unsupported startup parameter": "; the pooler refuses options=... in the address: set them with ALTER ROLE ... SET",
     "unable to open database file": "; give a file that this user may read and write",
     '" does not exist': "; check the address",

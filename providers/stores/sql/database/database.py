@@ -36,7 +36,7 @@ from callgate.providers.stores.sql.database.rows import Row
 from callgate.providers.stores.sql.database.schema import SERVES, alone, sweeps, to_wal, upgrade_schema, without_waiting
 from callgate.providers.stores.sql.database.statements import leased
 from callgate.providers.stores.sql.database.states import retried
-from callgate.providers.stores.sql.database.urls import prepare, read_url, shown_url, sqlite_file
+from callgate.providers.stores.sql.database.urls import located, prepare, read_url, shown_url, sqlite_file
 from callgate.providers.stores.turns import Entered, Turns
 
 if TYPE_CHECKING:
@@ -67,8 +67,8 @@ class Database:
         self.url = read_url(url)
         self.migrates = migrate
         self.lite = self.url.get_backend_name() == "sqlite"
-        self.in_memory = self.lite and self.url.database in {None, "", ":memory:"}
         self._file = sqlite_file(self.url) if self.lite else None
+        self.in_memory = self.lite and self._file is None
         own = None if now not in {None, time.time} else FileClock() if self.lite else ServerClock()
         self._clock: ServerClock | FileClock | None = own
         self.now: Callable[[], float] = self._clock or now or time.time
@@ -105,7 +105,7 @@ class Database:
             raise
 
     def _connect(self) -> None:
-        url = self.url
+        url = located(self.url, self._file)
         prepare(url, self._file)
         self._write_lock = Turns()  # belongs to this event loop
         if self.in_memory:
@@ -114,7 +114,7 @@ class Database:
             name = f"file:callgate-{uuid.uuid4().hex}?mode=memory&cache=shared"
             self._keeper = sqlite3.connect(name, uri=True)  # the database exists as long as a connection is open
             url = read_url(f"sqlite:///{name}&uri=true")
-        self._engines = Engines(url, self.pool_size)
+        self._engines = Engines(url, self.pool_size, self._file)
 
     async def close(self) -> None:
         """Disconnect. The database can be opened again."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from callgate.errors import StoreError
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
     from sqlalchemy.pool import ConnectionPoolEntry
 
 
-_KEEPALIVES = {
+_CONNECTION = {
+    "client_encoding": "utf8",  # the environment, the role or the database may name another one
     "connect_timeout": 10,
     "keepalives_idle": 10,
     "keepalives_interval": 5,
@@ -30,15 +32,22 @@ after 15 minutes or more. Parameters in the address win."""
 
 _TURN_LIMIT = 10.0
 """Seconds that a caller waits for a connection."""
-_SERVER = "SELECT pg_backend_pid()"
+_SERVER = "SELECT pg_backend_pid(), current_setting('extra_float_digits')::int > 0"
+"""Asks for the process of the session, and whether it shows times as they are kept."""
 OPENING = "callgate opening"
 """Key in the info of a connection through a pooler: the statement that begins a transaction with its settings."""
 # The statements lock the rows that they depend on: with a stricter isolation the server would only end more of them.
 # With jit, the server would compile for 100 ms what runs in 1 ms.
-_POSTGRES_SETTINGS = ("SET default_transaction_isolation = 'read committed'", "SET jit = off")
+# Without a digit more, the server rounds times, which are signed: each signed row would seem to be changed.
+_POSTGRES_SETTINGS = (
+    "SET default_transaction_isolation = 'read committed'",
+    "SET jit = off",
+    "SET extra_float_digits = 1",
+)
 _LOCAL_SETTINGS = (
     "SET TRANSACTION ISOLATION LEVEL READ COMMITTED",
     "SET LOCAL jit = off",
+    "SET LOCAL extra_float_digits = 1",
     "SET LOCAL synchronous_commit = DEFAULT",
 )
 """The settings of a transaction through a pooler. Another client may have left its own in the session."""
@@ -46,6 +55,42 @@ FRESH = "callgate fresh"
 """Key in the info of a connection: True while its first user has it."""
 _UPKEEP_SIZE = 2
 """Connections for renewals and sweeps, which must not wait for calls."""
+
+
+class OpenedFile:
+    """The file of a SQLite database; *path* is None for a database in memory.
+
+    The system lets go on who has a file open that was removed or replaced: what is written then is lost, and an effect
+    that is recorded there runs again in a process that opens the path.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path and path.absolute()  # the process may change its folder
+        self._opened = _identity(self._path)
+
+    def check(self) -> None:
+        """Check that the path still leads to the file that was opened.
+
+        Raises:
+            StoreError: it does not.
+        """
+        if self._path is None:
+            return
+        found = _identity(self._path)
+        self._opened = self._opened or found
+        if found != self._opened:
+            raise StoreError(
+                "sqlite: the file was removed or replaced while the store had it open, and nothing is written to either; "
+                "put it back, or close the store and open it again"
+            )
+
+
+def _identity(path: Path | None) -> tuple[int, int] | None:
+    try:
+        found = None if path is None else path.stat()
+    except OSError:
+        return None
+    return found and (found.st_dev, found.st_ino)
 
 
 class Waits:
@@ -61,8 +106,9 @@ class Engines:
     ``upkeep`` is apart from ``calls``, so that leases are renewed while calls use all other connections.
     """
 
-    def __init__(self, url: URL, pool_size: int) -> None:
+    def __init__(self, url: URL, pool_size: int, file: Path | None = None) -> None:
         self._url = url
+        self.file = OpenedFile(file)
         self._lite: bool = url.get_backend_name() == "sqlite"
         self._turns: dict[AsyncEngine, Turns] = {}
         self.waits = Waits()
@@ -89,8 +135,9 @@ class Engines:
             cursor = connection.cursor()
             if not self._lite:
                 cursor.execute(_SERVER)
-                if is_pooled(connection.driver_connection, cursor.fetchone()):
-                    self._refuse_options()
+                server = cursor.fetchone()
+                if is_pooled(connection.driver_connection, server):
+                    self._refuse_pooled(server)
                     record.info[OPENING] = "; ".join(("BEGIN", *_LOCAL_SETTINGS))
                     cursor.close()
                     return
@@ -116,8 +163,9 @@ class Engines:
         who wait.
 
         Raises:
-            StoreError: no connection became free in time.
+            StoreError: no connection became free in time, or the file is not the one that was opened.
         """
+        self.file.check()
         turns = self._turns[engine]
         if self.is_exhausted(engine):
             limit, began = time_left(_TURN_LIMIT), time.monotonic()
@@ -159,8 +207,9 @@ class Engines:
         connection = await psycopg.AsyncConnection.connect(*given, **{**self._connect_args(), **named}, autocommit=True)
         lock_timeout = f"lock_timeout = {lock_wait}"
         try:
-            if is_pooled(connection, await (await connection.execute(_SERVER)).fetchone()):
-                self._refuse_options()
+            server = await (await connection.execute(_SERVER)).fetchone()
+            if is_pooled(connection, server):
+                self._refuse_pooled(server)
                 return connection, (*_LOCAL_SETTINGS, f"SET LOCAL {lock_timeout}")
             for setting in (*_POSTGRES_SETTINGS, f"SET {lock_timeout}"):
                 await connection.execute(setting.encode())
@@ -188,14 +237,21 @@ class Engines:
     def _connect_args(self) -> dict[str, Any]:
         if self._lite:
             return {}
-        return {key: value for key, value in _KEEPALIVES.items() if key not in self._url.query}
+        return {key: value for key, value in _CONNECTION.items() if key not in self._url.query}
 
-    def _refuse_options(self) -> None:
-        """Refuse an address with ``options``: a pooler ignores them, or gives their settings to other clients.
+    def _refuse_pooled(self, server: Sequence[object] | None) -> None:
+        """Refuse a session behind a pooler that reads wrong times, since reads set nothing there. *server*: see ``_SERVER``.
+
+        Refuse ``options`` in the address, too: a pooler ignores them, or gives their settings to other clients.
 
         Raises:
-            StoreError: the address has options.
+            StoreError: the role rounds times, or the address has options.
         """
+        if server is not None and not server[1]:
+            raise StoreError(
+                "postgresql: extra_float_digits of the role is not above 0, and the address leads to a connection pooler; "
+                "set it with ALTER ROLE ... SET extra_float_digits = 1"
+            )
         if "options" in self._url.query:
             raise StoreError(
                 "postgresql: the address leads to a connection pooler, which does not keep options=...; "
@@ -229,7 +285,7 @@ def is_pooled(connection: Any, server: Sequence[object] | None) -> bool:
 
     Args:
         connection: a connection of psycopg.
-        server: the row of ``SELECT pg_backend_pid()``.
+        server: the row of ``_SERVER``.
     """
     pooled: bool = server is None or connection.info.backend_pid != server[0]
     if pooled:

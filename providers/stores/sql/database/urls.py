@@ -9,10 +9,10 @@ from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote
 
 from callgate.errors import StoreError
-from callgate.providers.stores.urls import split_address, split_password
+from callgate.providers.stores.urls import refuse_empty, split_address, split_password
 
 if TYPE_CHECKING:
     from sqlalchemy import URL
@@ -48,10 +48,12 @@ def read_url(url: str) -> URL:
         )
     try:
         if backend == "sqlite":
+            refuse_empty(backend, rest)
             parsed = make_url(f"{driver}://{rest}")
             _refuse_lite(parsed)
             return parsed
         user, host = split_password(rest)
+        refuse_empty(backend, host)
         return _read_postgres(driver, user, host)
     except (ArgumentError, ValueError):
         raise StoreError(_INVALID) from None
@@ -96,6 +98,13 @@ def refuse_parameters(url: URL) -> None:
     from psycopg import pq
     from sqlalchemy.exc import ArgumentError
 
+    for name, part in (("dbname", url.database), ("user", url.username), ("password", url.password)):
+        if part and name in url.query:
+            raise StoreError(
+                f"postgresql: the address has the parameter {name!r}, and names it before the ?; remove one"
+            )
+    if str(url.query.get("client_encoding", "utf8")).lower().replace("-", "") not in {"utf8", "auto"}:
+        raise StoreError("postgresql: the parameter 'client_encoding' in the address is not utf8; remove it")
     for name, value in url.query.items():
         _refuse_unknown("postgresql", name, [option.keyword.decode() for option in pq.Conninfo.get_defaults()])
         if not isinstance(value, str) and name not in {"host", "port"}:
@@ -141,20 +150,32 @@ def _refuse_lite(url: URL) -> None:
 
 def sqlite_file(url: URL) -> Path | None:
     """Return the file that a URL of SQLite names, also as ``file:...?uri=true``; None for a database in memory."""
-    name = url.database or ":memory:"
-    if name.startswith("file:"):
-        name = unquote(urlsplit(name).path)
-    return None if name == ":memory:" or url.query.get("mode") == "memory" else Path(name)
+    name = re.sub(r"^file:(//(localhost)?(?=/))?", "", url.database or ":memory:")
+    in_memory = name == ":memory:" or url.query.get("mode") == "memory" or url.query.get("vfs") == "memdb"
+    return None if in_memory else Path(name)
+
+
+def located(url: URL, file: Path | None) -> URL:
+    """Return a URL with the absolute path of its file, which holds when the process changes its folder.
+
+    SQLite decodes a name that begins with ``file:``, and the address was decoded already.
+    """
+    if file is None:
+        return url
+    path = str(file.absolute())
+    return url.set(database=f"file:{quote(path)}" if (url.database or "").startswith("file:") else path)
 
 
 def refuse_unusable(file: Path | None) -> None:
     """Refuse a path that cannot be the file of a database.
 
     Raises:
-        StoreError: its folder does not exist, or it is a folder.
+        StoreError: its folder does not exist, or it is no regular file.
     """
     if file is None:
         return
+    if file.exists() and not (file.is_file() or file.is_dir()):
+        raise StoreError(f"sqlite: {file.absolute()} is no regular file; give the address of a file")
     if not file.absolute().parent.is_dir():
         raise StoreError("sqlite: unable to open database file: its folder does not exist; create the folder first")
     if file.is_dir():

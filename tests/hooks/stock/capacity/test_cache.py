@@ -28,7 +28,7 @@ from callgate import (
     User,
     tool,
 )
-from callgate.errors import HookError
+from callgate.errors import HookError, ToolFailed
 from callgate.hooks.stock.capacity.cache import Cache, _bytes
 from callgate.providers.principal import ANONYMOUS
 from callgate.providers.stores.base import CacheEntry
@@ -372,6 +372,14 @@ async def test_entries_are_dropped_by_tag_within_a_tenant() -> None:
     assert (first, again) == ([1, 2, 3, 4], [5, 2, 3, 4])
 
 
+async def test_a_text_in_place_of_the_tags_of_an_entry_is_refused() -> None:
+    """Its characters were the tags, so dropping the tag dropped nothing."""
+    async with opened(Tool(lambda run: run), Cache(60, entry_tags=lambda ctx: "n:1")) as gate:
+        with pytest.raises(ToolFailed) as failed:
+            await ask(gate)
+    assert "entry_tags returned a text" in str(failed.value.__cause__)
+
+
 async def test_what_was_under_way_when_tags_were_dropped_is_not_kept_nor_joined() -> None:
     """A value that was read before the change must not outlive the drop."""
     release = asyncio.Event()
@@ -696,6 +704,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"ttl": 1, "stale": -1}, "at least 0"),
     ({"ttl": 1, "vary_by": "roles"}, "takes a collection"),
     ({"ttl": 1, "entry_tags": "x"}, "takes a collection"),
+    ({"ttl": 1, "vary_by": len}, r"write vary_by=\[len\]"),
     ({"ttl": 1, "vary_by": ["role"]}, "did you mean 'roles'"),
     ({"ttl": 1, "vary_by": [7]}, "plain functions"),
     ({"ttl": 1, "tags": lambda ctx: ["x"]}, "write entry_tags="),
