@@ -351,16 +351,14 @@ def _check_methods(made: Registration) -> None:
     """Refuse stage methods that the plan would not find, or whose body would not run when called."""
     from callgate.hooks.signatures import check_method
 
-    stages, besides = [stage.value for stage in made.all_stages()], ("filter", "may_see", *BESIDE)
-    for name in (*stages, *(beside for beside in besides if getattr(made.hook, beside, None) is not None)):
+    besides = [name for name in ("filter", "may_see", *BESIDE) if getattr(made.hook, name, None) is not None]
+    for name in (*(stage.value for stage in made.all_stages()), *besides):
         method = inspect.unwrap(getattr(made.hook, name))
         if inspect.isgeneratorfunction(method) or inspect.isasyncgenfunction(method):
-            kind = "a stage method" if name in stages else "this method"
-            raise HookError(f"{made.name}.{name} yields, so calling it runs nothing; {kind} returns")
+            raise HookError(f"{made.name}.{name} yields, so calling it runs nothing; a stage method returns")
         check_method(made.hook, made.name, name)
-    for beside in besides[1:] if made.is_class else ():  # it would be asked outside of calls, so never
-        if getattr(made.hook, beside, None) is not None:
-            raise HookError(f"{made.name} has {beside}, and a hook class exists in calls only: write {made.name}()")
+    if made.is_class and (never := [name for name in besides if name != "filter"]):  # asked outside of calls
+        raise HookError(f"{made.name} has {never[0]}, and a hook class exists in calls only: write {made.name}()")
     if is_async(getattr(made.hook, "may_see", None)):
         raise HookError(f"{made.name}.may_see is async, and what is shown cannot wait for it; write it with def")
     if made.is_class or isinstance(made.hook, FunctionHook):

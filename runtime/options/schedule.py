@@ -12,7 +12,6 @@ from datetime import datetime, timedelta, tzinfo
 from callgate.errors import RegistrationError
 from callgate.providers.kinds import check_fields
 from callgate.providers.principal import ANONYMOUS, User
-from callgate.providers.stores.jobs import fault_of_priority
 from callgate.tools.limits import fault_of_seconds
 
 DAY = 86_400
@@ -55,12 +54,11 @@ class Schedule:
     deadline: float | None = None
 
     def __post_init__(self) -> None:
-        check_fields(self, RegistrationError, skip=("cron", "zone", "catch_up", "deadline", "priority"))
+        check_fields(self, RegistrationError, skip=("cron", "zone", "catch_up", "deadline"))
         check_schedule(self.key, self.cron, self.zone)
         for name, fault in (
             ("catch_up", fault_of_seconds(self.catch_up, least=0.0, none=False)),
             ("deadline", fault_of_seconds(self.deadline)),
-            ("priority", fault_of_priority(self.priority)),
         ):
             if fault is not None:
                 raise RegistrationError(f"the schedule {self.key}: {name} {fault}")

@@ -223,10 +223,9 @@ def applies_to(
     cls = registration.hook if registration.is_class else None
 
     async def applies(ctx: InvokeContext) -> bool:
-        if tenants is not None and ctx.user.tenant not in tenants:
-            return False
-        if wanted is None:
-            return True
+        is_of_tenant = tenants is None or ctx.user.tenant in tenants
+        if wanted is None or not is_of_tenant:
+            return is_of_tenant
         answer = (wanted if cls is None else (await instance_made(ctx, cls)).filter)(ctx)
         answer = await answer if inspect.isawaitable(answer) else answer
         if answer is None:  # as without `return`: the hook would be skipped, and it may be a gate

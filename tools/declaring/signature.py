@@ -15,6 +15,7 @@ from collections.abc import (
     Collection,
     Coroutine,
     Mapping,
+    Sequence,
 )
 from dataclasses import dataclass
 from inspect import Parameter
@@ -41,6 +42,13 @@ if TYPE_CHECKING:
 
 
 _COMPOSING = frozenset({"$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "if"})
+_INJECTING = frozenset(
+    "aioinject dishka fast_depends fastapi fastmcp injector langchain_core langgraph litestar taskiq_dependencies "
+    "that_depends uncalled_for wireup".split()
+)
+"""Packages whose markers in an annotation, or in place of a default, say that they supply the parameter."""
+_READ = frozenset({"Body", "File", "Form", "Path", "Query"})
+"""Markers of FastAPI that are fields of pydantic: in an annotation their limits hold for what a model sends, too."""
 _ITERATORS = (AsyncIterator, AsyncIterable, AsyncGenerator)
 
 
@@ -187,6 +195,7 @@ def _argument(parameter: Parameter, hint: object, documented: str | None, where:
             f"write {name}: Annotated[<type>, Field(...)] = <default>"
         )
     metadata = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+    _refuse_foreign(parameter, metadata, where)
     fields = [item for item in metadata if conversion.is_field_info(item)]
     if any(not item.is_required() for item in fields):
         raise DefinitionError(f"{where}: parameter {name!r}: write the default after =, not into Field(...)")
@@ -205,6 +214,25 @@ def _argument(parameter: Parameter, hint: object, documented: str | None, where:
         default=parameter.default,
         description=own[0] if own else documented,
     )
+
+
+def _refuse_foreign(parameter: Parameter, metadata: Sequence[object], where: str) -> None:
+    """Refuse a parameter that another framework would supply: here a model would send it, such as the user of the call.
+
+    Raises:
+        DefinitionError: it is marked so, or its default would be the marker.
+    """
+    for item in (*metadata, parameter.default):
+        kind = item if isinstance(item, type) else type(item)
+        package, read = kind.__module__.partition(".")[0], item is not parameter.default and kind.__name__ in _READ
+        if package in _INJECTING and not read:
+            raise DefinitionError(
+                f"{where}: parameter {parameter.name!r} is marked with {kind.__name__} of {package}, which is not asked "
+                f"here, so a model would send it; write {parameter.name}: Annotated[<type>, Provide[<token>]], and give the "
+                "gate provide={<token>: ...}"
+            )
+    if parameter.default is ...:
+        raise DefinitionError(f"{where}: parameter {parameter.name!r} has ... as its default; leave the default out")
 
 
 def _converting(

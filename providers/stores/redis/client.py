@@ -68,10 +68,10 @@ class RedisConnection:
             raise
 
     def _refuse_client(self) -> None:
-        """Refuse a client without ``await``, and one that decodes responses: values are bytes, and some are no text.
+        """Refuse a client without ``await``, and a client that decodes responses: values are bytes, and some are no text.
 
         Raises:
-            StoreError: it is one of these.
+            StoreError: the client is of no use.
         """
         from redis import Redis, RedisCluster
 

@@ -27,6 +27,7 @@ from callgate.providers.stores.sql.batches import (
 )
 from callgate.providers.stores.sql.database.connections import Attempt, advised
 from callgate.providers.stores.sql.database.database import Database
+from callgate.providers.stores.sql.database.engines import MOVED
 from callgate.providers.stores.sql.database.rows import Row
 from callgate.providers.stores.sql.database.statements import Statement
 
@@ -53,7 +54,13 @@ class LiteBatches:
         return asyncio.get_running_loop().run_in_executor(self._thread, work, *given)
 
     def connection(self) -> sqlite3.Connection:
-        """Return the connection; call it in its thread."""
+        """Return the connection; call it in its thread.
+
+        Raises:
+            OperationalError: its file was removed or replaced.
+        """
+        if not self._database.engines.file.is_there():
+            raise sqlite3.OperationalError(MOVED)
         connection = self._connection
         if connection is None:
             connection = self._connection = self._database.engines.connect_lite(durable=self._durable)
@@ -89,11 +96,6 @@ class _LiteBatch(Batch):
 
     async def __aenter__(self) -> Batch:
         self._end_turn = await self._database.begin_turn()
-        try:
-            self._database.engines.file.check()
-        except BaseException:
-            self._end_turn()
-            raise
         return self
 
     async def __aexit__(

@@ -95,7 +95,7 @@ async def test_a_file_that_is_put_back_is_used_again(tmp_path: Path) -> None:
 async def test_control_without_the_look_at_the_path_an_effect_runs_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(OpenedFile, "check", lambda self: None)
+    monkeypatch.setattr(OpenedFile, "is_there", lambda self: True)
     address = f"sqlite:///{tmp_path}/a.db"
     async with a_gate(address) as gate:
         await ordered(gate, "one")

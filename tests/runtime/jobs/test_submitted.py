@@ -32,7 +32,6 @@ from callgate import (
     tool,
 )
 from callgate.errors import NotPending, StoreError
-from callgate.jobs import Schedule
 from callgate.providers.stores.base import Store
 from callgate.runtime.jobs.embedded import EmbeddedJobs
 from callgate.stores import JobState
@@ -275,9 +274,6 @@ async def test_a_time_or_a_priority_that_no_store_keeps_is_refused(option: str, 
             await gate.submit(call("look", n=1), user=ANN, **{option: value})
         with pytest.raises(TypeError, match=says):
             await gate.submit_many([call("look", n=1)], user=ANN, **{option: value})
-    if option == "priority":
-        with pytest.raises(RegistrationError, match=says):
-            Schedule(tool="look", cron="0 3 * * *", priority=value)
 
 
 # ---------------------------------------------------------------------- crashes

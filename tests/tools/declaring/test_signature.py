@@ -9,12 +9,16 @@ import enum
 import json
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from inspect import Parameter
 from typing import Annotated, Any, Literal, NewType, NotRequired, Optional
 
+import dishka
 import docstring_parser
+import fastapi
 import fastjsonschema
 import jsonschema_rs
 import pytest
+import wireup
 from annotated_types import Len, Predicate
 from dependency_injector import containers, providers
 from hypothesis import given, settings
@@ -322,6 +326,46 @@ def test_what_json_cannot_fill_by_name_is_refused() -> None:
     for call, text in expected.items():
         with pytest.raises(DefinitionError, match=text):
             read_signature(call)
+
+
+def owner() -> str:
+    return "ann"
+
+
+FOREIGN: list[tuple[object, object, str]] = [
+    (Annotated[str, fastapi.Depends(owner)], Parameter.empty, "Depends of fastapi"),
+    (Annotated[str, fastapi.Security(owner)], Parameter.empty, "Security of fastapi"),
+    (Annotated[str, fastapi.Header()], Parameter.empty, "Header of fastapi"),
+    (str, fastapi.Depends(owner), "Depends of fastapi"),
+    (int, fastapi.Query(3), "Query of fastapi"),
+    (dishka.FromDishka[str], Parameter.empty, "of dishka"),
+    (wireup.Injected[str], Parameter.empty, "is not asked here"),
+    (Annotated[str, wireup.Inject(config="x")], Parameter.empty, "is not asked here"),
+    (int, ..., "leave the default out"),
+]
+
+
+@pytest.mark.parametrize(("hint", "default", "says"), FOREIGN)
+def test_what_another_framework_would_supply_is_not_left_to_a_model(hint: Any, default: Any, says: str) -> None:
+    """It was in the schema as any other parameter, so a model chose the user of the call."""
+
+    def function(found: Any) -> None: ...
+
+    function.__annotations__["found"] = hint
+    function.__defaults__ = None if default is Parameter.empty else (default,)
+    with pytest.raises(DefinitionError, match=says):
+        read_signature(function)
+
+
+def test_the_limits_of_a_field_of_fastapi_hold() -> None:
+    def function(n: Annotated[int, fastapi.Query(ge=1)]) -> None: ...
+
+    assert read_signature(function).parameters == {
+        "type": "object",
+        "properties": {"n": {"type": "integer", "minimum": 1}},
+        "required": ["n"],
+        "additionalProperties": False,
+    }
 
 
 def test_an_annotation_that_is_not_defined_is_named() -> None:

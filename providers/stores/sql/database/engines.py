@@ -57,32 +57,28 @@ _UPKEEP_SIZE = 2
 """Connections for renewals and sweeps, which must not wait for calls."""
 
 
+MOVED = (
+    "the file was removed or replaced while the store had it open, and nothing is written to either; put it back, or close "
+    "the store and open it again"
+)
+
+
 class OpenedFile:
     """The file of a SQLite database; *path* is None for a database in memory.
 
-    The system lets go on who has a file open that was removed or replaced: what is written then is lost, and an effect
-    that is recorded there runs again in a process that opens the path.
+    A process may write to an open file that was removed or replaced. The next process does not find what it wrote, and
+    runs its effects again.
     """
 
     def __init__(self, path: Path | None) -> None:
         self._path = path and path.absolute()  # the process may change its folder
         self._opened = _identity(self._path)
 
-    def check(self) -> None:
-        """Check that the path still leads to the file that was opened.
-
-        Raises:
-            StoreError: it does not.
-        """
-        if self._path is None:
-            return
+    def is_there(self) -> bool:
+        """Return True if the path still leads to the file that was opened."""
         found = _identity(self._path)
         self._opened = self._opened or found
-        if found != self._opened:
-            raise StoreError(
-                "sqlite: the file was removed or replaced while the store had it open, and nothing is written to either; "
-                "put it back, or close the store and open it again"
-            )
+        return found == self._opened
 
 
 def _identity(path: Path | None) -> tuple[int, int] | None:
@@ -163,9 +159,10 @@ class Engines:
         who wait.
 
         Raises:
-            StoreError: no connection became free in time, or the file is not the one that was opened.
+            StoreError: no connection became free in time, or the file was moved.
         """
-        self.file.check()
+        if not self.file.is_there():
+            raise StoreError(f"sqlite: {MOVED}")
         turns = self._turns[engine]
         if self.is_exhausted(engine):
             limit, began = time_left(_TURN_LIMIT), time.monotonic()

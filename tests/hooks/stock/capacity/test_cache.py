@@ -28,7 +28,7 @@ from callgate import (
     User,
     tool,
 )
-from callgate.errors import HookError, ToolFailed
+from callgate.errors import HookError
 from callgate.hooks.stock.capacity.cache import Cache, _bytes
 from callgate.providers.principal import ANONYMOUS
 from callgate.providers.stores.base import CacheEntry
