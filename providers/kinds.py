@@ -125,6 +125,18 @@ def check_fields(
             raise error(f"{where or kind.__name__}: {name} {fault}")
 
 
+def check_call(function: Callable[..., object], given: Mapping[str, object], where: str) -> None:
+    """Check arguments of a function against its annotations; *where* is what the message begins with.
+
+    Raises:
+        TypeError: one is of another type.
+    """
+    kinds = annotations_of(function)
+    for name, value in given.items():
+        if (fault := fault_of_kind(value, kinds[name])) is not None:
+            raise TypeError(f"{where}: {name} {fault}")
+
+
 @lru_cache(256)
 def annotations_of(annotated: Callable[..., object]) -> dict[str, Any]:
     """Return the annotations of a class or a function, for ``fault_of_kind``."""

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import redis as plain_redis
+from sqlalchemy import make_url
 
 from callgate import Gate, Hook, ProviderRegistry, ToolRecord, converse, invoke_tool, tool
 from callgate.errors import CallgateError
 from callgate.hooks import by_stage
 from callgate.models import Anthropic, Gemini, Ollama, OpenAIChat, OpenAIResponses
+from callgate.stores import MemoryStore, RedisStore, SqlStore
 
 OBJECT = {"type": "object", "properties": {}}
 CLIENT = OpenAIChat("http://127.0.0.1:9", model="m")
@@ -101,6 +107,31 @@ async def test_a_value_of_another_kind_is_answered_with_the_line_to_write(name: 
         found = make()
         await found if inspect.isawaitable(found) else None
     assert "object has no attribute" not in str(caught.value)
+
+
+STORES: list[tuple[Callable[..., object], dict[str, Any], str]] = [
+    *((SqlStore, {"pool_size": value}, "pool_size is") for value in (0, -1, "8", 2.5, None, True)),
+    *((RedisStore, {"pool_size": value}, "pool_size is") for value in (0, -1, "8", 2.5, None, True)),
+    *((MemoryStore, {"max_audit_rows": value}, "max_audit_rows is") for value in (0, -1, "8", None)),
+    *((MemoryStore, {name: 0}, f"{name} is 0") for name in ("cache_size", "cache_bytes", "max_effects")),
+    *((SqlStore, {"url": url}, "url is of type") for url in (Path("a.db"), make_url("sqlite://"), None)),
+    (SqlStore, {"migrate": "no"}, "migrate is of type str"),
+    (SqlStore, {"now": 5.0}, "now is of type float"),
+    (RedisStore, {"url": plain_redis.Redis()}, "url is of type Redis"),
+    (RedisStore, {"prefix": None}, "prefix is of type NoneType"),
+    *((kind, {"now": lambda clock: 1.0}, "now takes") for kind in (SqlStore, RedisStore, MemoryStore)),
+    *((kind, {"now": asyncio.sleep}, "now takes|now is async") for kind in (SqlStore, RedisStore, MemoryStore)),
+]
+
+
+@pytest.mark.parametrize(("kind", "settings", "says"), STORES)
+def test_a_setting_of_a_store_of_another_kind_is_refused(
+    kind: Callable[..., object], settings: dict[str, Any], says: str
+) -> None:
+    """A pool of 0 connections failed each call after 10 seconds, and ``migrate="no"`` migrated the tables."""
+    urls = {SqlStore: {"url": "sqlite://"}, RedisStore: {"url": "redis://h"}, MemoryStore: {}}
+    with pytest.raises(TypeError, match=says):
+        kind(**{**urls[kind], **settings})
 
 
 def test_a_mapping_by_stage_of_the_right_form_is_accepted() -> None:

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from copy import copy
 from dataclasses import dataclass
 
+from callgate.providers.kinds import Count, check_call
 from callgate.providers.stores.base import CacheEntry, Grant, Limit, StoreFigures, Taken
 from callgate.providers.stores.kept_texts import keepable, refuse_unkept
 from callgate.providers.stores.memory.audit import MAX_ROWS, HeldAudit, MemoryAudit
@@ -36,11 +37,13 @@ class MemoryStore:
         self,
         now: Callable[[], float] = time.time,
         *,
-        cache_size: int = 10_000,
-        cache_bytes: int = 268_435_456,
-        max_effects: int = 100_000,
-        max_audit_rows: int = MAX_ROWS,
+        cache_size: Count = 10_000,
+        cache_bytes: Count = 268_435_456,
+        max_effects: Count = 100_000,
+        max_audit_rows: Count = MAX_ROWS,
     ) -> None:
+        sizes = {"cache_size": cache_size, "cache_bytes": cache_bytes, "max_effects": max_effects}
+        check_call(MemoryStore.__init__, {"now": now, **sizes, "max_audit_rows": max_audit_rows}, "MemoryStore")
         self._now, self._cache_size, self._max_effects = now, cache_size, max_effects
         self._max_audit_rows, self._cache_bytes = max_audit_rows, cache_bytes
         self._namespaces: dict[str, MemoryStore] = {}

@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from copy import copy
 
 from callgate.errors import StoreUnsupported
+from callgate.providers.kinds import Count, check_call
 from callgate.providers.signing import SigningKeys
 from callgate.providers.stores.base import AuditStore, Transaction
 from callgate.providers.stores.effects import EffectStore, PinStore, SuspensionStore
@@ -35,6 +36,7 @@ class RedisStore:
 
     Raises:
         StoreError: the URL is not of Redis, or the extra is not installed.
+        TypeError: a setting is of another type, or *pool_size* below 1.
     """
 
     name = "redis"
@@ -46,9 +48,12 @@ class RedisStore:
         now: Callable[[], float] = time.time,
         *,
         prefix: str = "callgate",
-        pool_size: int = 20,
+        pool_size: Count = 20,
         client: object = None,
     ) -> None:
+        check_call(
+            RedisStore.__init__, {"url": url, "now": now, "prefix": prefix, "pool_size": pool_size}, "RedisStore"
+        )
         self._connection, self._now = RedisConnection(url, prefix, pool_size, client), now
         self._namespaces: dict[tuple[str, tuple[str, ...]], RedisStore] = {}
         self.origin = self  # the same for all namespaces, which share the connections

@@ -339,7 +339,6 @@ FOREIGN: list[tuple[object, object, str]] = [
     (str, fastapi.Depends(owner), "Depends of fastapi"),
     (int, fastapi.Query(3), "Query of fastapi"),
     (dishka.FromDishka[str], Parameter.empty, "of dishka"),
-    (wireup.Injected[str], Parameter.empty, "is not asked here"),
     (Annotated[str, wireup.Inject(config="x")], Parameter.empty, "is not asked here"),
     (int, ..., "leave the default out"),
 ]
