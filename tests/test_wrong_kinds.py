@@ -129,7 +129,11 @@ def test_a_setting_of_a_store_of_another_kind_is_refused(
     kind: Callable[..., object], settings: dict[str, Any], says: str
 ) -> None:
     """A pool of 0 connections failed each call after 10 seconds, and ``migrate="no"`` migrated the tables."""
-    urls = {SqlStore: {"url": "sqlite://"}, RedisStore: {"url": "redis://h"}, MemoryStore: {}}
+    urls: dict[object, dict[str, Any]] = {
+        SqlStore: {"url": "sqlite://"},
+        RedisStore: {"url": "redis://h"},
+        MemoryStore: {},
+    }
     with pytest.raises(TypeError, match=says):
         kind(**{**urls[kind], **settings})
 

@@ -332,13 +332,14 @@ def owner() -> str:
     return "ann"
 
 
+FROM_DISHKA: Any = dishka.FromDishka
 FOREIGN: list[tuple[object, object, str]] = [
     (Annotated[str, fastapi.Depends(owner)], Parameter.empty, "Depends of fastapi"),
     (Annotated[str, fastapi.Security(owner)], Parameter.empty, "Security of fastapi"),
     (Annotated[str, fastapi.Header()], Parameter.empty, "Header of fastapi"),
     (str, fastapi.Depends(owner), "Depends of fastapi"),
     (int, fastapi.Query(3), "Query of fastapi"),
-    (dishka.FromDishka[str], Parameter.empty, "of dishka"),
+    (FROM_DISHKA[str], Parameter.empty, "of dishka"),
     (Annotated[str, wireup.Inject(config="x")], Parameter.empty, "is not asked here"),
     (int, ..., "leave the default out"),
 ]
