@@ -60,7 +60,7 @@ async def test_a_filter_without_return_skips_no_gate() -> None:
         assert (result.outcome, seen) == (Outcome.DENIED, []), form
     with pytest.raises(HookError, match="filter yields, so calling it runs nothing"):
         await call(record(), filtered(Stage.WILL_AUTHORIZE, "on", yields, []))
-    kind = type("Yields", (Hook,), {"will_authorize": lambda self, ctx: None, "filter": lambda self, ctx: (yield)})
+    kind = type("Yields", (Hook,), {"will_authorize": lambda self, ctx: None, "filter": staticmethod(yields)})
     with pytest.raises(HookError, match=r"Yields\.filter yields"):
         await call(record(), kind())
 
