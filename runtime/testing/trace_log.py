@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any
+from types import TracebackType
 
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.stages import RELEASE_OF, STAGES
@@ -171,10 +171,12 @@ class _WatchedManager(AbstractAsyncContextManager[object]):
         self._log.managed(self, self._name)
         return resource
 
-    async def __aexit__(self, *error: Any) -> Any:  # noqa: PYI036  (passed on unchanged)
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
         failed: str | None = None
         try:
-            return await self._manager.__aexit__(*error)
+            return await self._manager.__aexit__(kind, error, traceback)
         except BaseException as fault:
             failed = type(fault).__name__
             raise

@@ -82,7 +82,13 @@ class Stepping(asyncio.AbstractEventLoop):
         return soon(self._step, callback, args, context=context)
 
     def timed(
-        self, real: Callable[..., Any], at: float, delay: float, callback: Any, args: Any, context: Any
+        self,
+        real: Callable[..., asyncio.TimerHandle],
+        at: float,
+        delay: float,
+        callback: Callable[..., object],
+        args: tuple[object, ...],
+        context: object,
     ) -> object:
         """Schedule a timer that counts when it fires; a timer of ``FAR`` seconds fires by its entry in ``far``."""
         handle = real(at, self._step, callback, args, context=context)
@@ -107,7 +113,7 @@ class Stepping(asyncio.AbstractEventLoop):
         self.call_later(0.05, self.stop)
         self.run_forever()
 
-    def _step(self, callback: Any, args: Any) -> None:
+    def _step(self, callback: Callable[..., object], args: tuple[object, ...]) -> None:
         act = self.acts.get(self.steps)
         self.steps += 1
         if act is not None:
@@ -116,7 +122,7 @@ class Stepping(asyncio.AbstractEventLoop):
             self.stop()
         callback(*args)
 
-    def _make_task(self, loop: Any, coroutine: Any, **options: Any) -> Any:
+    def _make_task(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
         self.tasks_made += 1
         return asyncio.Task(coroutine, loop=loop, **options)
 
@@ -139,7 +145,7 @@ class StepLoop(Stepping, asyncio.SelectorEventLoop):  # type: ignore[misc]
         """Virtual seconds."""
         return self.now
 
-    def call_at(self, when: float, callback: object, *args: object, context: object = None) -> object:  # type: ignore[override]
+    def call_at(self, when: float, callback: Callable[..., object], *args: object, context: object = None) -> object:  # type: ignore[override]
         """Schedule a timer, and count it when it fires."""
         real = functools.partial(asyncio.SelectorEventLoop.call_at, self)
         return self.timed(real, when, when - self.now, callback, args, context)

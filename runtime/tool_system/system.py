@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Self
+from typing import Any, Self, TypedDict, Unpack
 
 from callgate.errors import CallgateError
 from callgate.providers.guesses import Explained, explain_camel_case
@@ -14,6 +14,7 @@ from callgate.providers.logs import LogEvent, emit
 from callgate.runtime.gate import Gate
 from callgate.runtime.models import codec
 from callgate.runtime.pipeline import batch
+from callgate.runtime.pipeline.options import CallOptions
 from callgate.runtime.pipeline.shield import Shielded
 from callgate.runtime.tool_system.observations import Observation, ObservationManager, ToolSystemFault, ask, ask_within
 from callgate.runtime.tool_system.own_gate import RegistryGate
@@ -160,7 +161,7 @@ class ToolSystem(metaclass=Explained):
 
     # ------------------------------------------------------------------ internals
 
-    async def _enabled(self, thread_id: str, **ids: Any) -> EnabledTools:
+    async def _enabled(self, thread_id: str, **ids: Unpack[_Ids]) -> EnabledTools:
         """Return the tools that a thread may use; no tool after a failure."""
         if self.state is None:
             return ALL_TOOLS
@@ -200,6 +201,12 @@ def _log(fault: ToolSystemFault, error: BaseException | None) -> None:
     )
 
 
+class _Ids(TypedDict, total=False):
+    trace_id: str | None
+    call_id: str
+    tool: str
+
+
 class _Slot:
     """One call of a plan, and its result."""
 
@@ -228,7 +235,7 @@ class _Plan:
         """Return True when the call may run beside others."""
         return self.system.gate.runs_in_parallel(slot.given)
 
-    async def call(self, slot: _Slot, *, user: User, **options: object) -> ToolResult:
+    async def call(self, slot: _Slot, *, user: User, **options: Unpack[CallOptions]) -> ToolResult:
         """Check, run and record one call; a cancelled call is recorded, too."""
         began = self.system.gate.services.monotonic()
         cancelled: asyncio.CancelledError | None = None
@@ -254,7 +261,7 @@ class _Plan:
                 cancelled = _worthier(cancelled, await self._record(slot, until - loop.time()))
         return cancelled
 
-    async def _run(self, slot: _Slot, user: User, options: Any) -> ToolResult:
+    async def _run(self, slot: _Slot, user: User, options: CallOptions) -> ToolResult:
         call = slot.call
         enabled = await self.system._enabled(self.context.thread_id, **self._ids(slot))
         if call.name not in enabled:  # before the look-up, to hide which tools exist
@@ -298,7 +305,7 @@ class _Plan:
     def _tell(self, event: str, slot: _Slot, error: BaseException) -> None:
         self.system._tell(ToolSystemFault(event, self.context.thread_id, error=error, **self._ids(slot)))
 
-    def _ids(self, slot: _Slot) -> dict[str, Any]:
+    def _ids(self, slot: _Slot) -> _Ids:
         return {"trace_id": self.context.trace_id, "call_id": slot.call.id, "tool": slot.call.name}
 
 

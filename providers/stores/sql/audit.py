@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import asdict
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from callgate.errors import StoreConflict
 from callgate.providers.stores.base import AuditCheckpoint, AuditRow, AuditTip, CheckpointKind
 from callgate.providers.stores.namespaces import from_table, in_table, range_of
 from callgate.providers.stores.sql.audit_reading import SqlAuditSnapshot
 from callgate.providers.stores.sql.audit_statements import APPEND, AUDIT_VERSION, TIPS, append_values
+from callgate.providers.stores.sql.database.connections import Connected
 from callgate.providers.stores.sql.database.database import Database
 from callgate.providers.stores.sql.database.part import SqlPart, check_row_version, parsed_column, statement
 from callgate.providers.stores.turns import Entered
-
-if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import AsyncConnection
-
 
 T = TypeVar("T")
 
@@ -63,7 +60,7 @@ class SqlAudit(SqlPart):
             return
         from sqlalchemy.exc import IntegrityError
 
-        async def write(connection: AsyncConnection) -> None:
+        async def write(connection: Connected) -> None:
             try:
                 await connection.execute(statement(APPEND.lite), values)
             except IntegrityError as error:
@@ -124,7 +121,7 @@ class SqlAudit(SqlPart):
 
     async def checkpoint(self, checkpoints: Sequence[AuditCheckpoint]) -> int:
 
-        async def write(connection: AsyncConnection) -> int:
+        async def write(connection: Connected) -> int:
             removed = 0
             for one in checkpoints:
                 place = {"segment": in_table(self.namespace, one.segment), "number": one.number}
@@ -142,7 +139,7 @@ class SqlAudit(SqlPart):
         return await self._transact(write)
 
     async def advance(self, cursor: str, moves: Sequence[tuple[str, int, int]]) -> None:
-        async def write(connection: AsyncConnection) -> None:
+        async def write(connection: Connected) -> None:
             for segment, before, number in moves:
                 place = in_table(self.namespace, segment)
                 values = {"name": cursor, "segment": place, "before": before, "number": number}
@@ -154,7 +151,7 @@ class SqlAudit(SqlPart):
     async def cursors(self) -> set[str]:
         return {name for (name,) in await self._rows(_CURSORS, self._range)}
 
-    async def _transact(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
+    async def _transact(self, work: Callable[[Connected], Awaitable[T]]) -> T:
         if self._within is not None:
             return await work(self._within)
         return await self._database.transact(work)

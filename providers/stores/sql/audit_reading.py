@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from typing import TYPE_CHECKING
 
 from callgate.providers.stores.base import AuditCheckpoint, AuditRow, AuditSegment, CheckpointKind
 from callgate.providers.stores.namespaces import from_table, in_table, range_of
 from callgate.providers.stores.sql.audit_statements import AUDIT_VERSION
-from callgate.providers.stores.sql.database.connections import sql_errors
+from callgate.providers.stores.sql.database.connections import Connected, sql_errors
 from callgate.providers.stores.sql.database.part import check_row_version, parsed_column, statement
 from callgate.providers.stores.sql.database.rows import Row
-
-if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import AsyncConnection
-
 
 PAGE = 500
 """Rows of one read."""
@@ -61,7 +56,7 @@ _CONTINUED = f"SELECT DISTINCT previous FROM callgate_audit WHERE number = 1 AND
 class SqlAuditSnapshot:
     """See ``AuditSnapshot``. The connection has an open transaction that sees one state of the database."""
 
-    def __init__(self, connection: AsyncConnection, backend: str, namespace: str = "") -> None:
+    def __init__(self, connection: Connected, backend: str, namespace: str = "") -> None:
         self._connection, self._namespace = connection, namespace
         self._low, self._high = range_of(namespace)
         self._backend = backend

@@ -6,7 +6,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Collection, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
-from typing import Any, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 from callgate.errors import StoreError
 from callgate.providers.stores.base import AuditTip
@@ -28,6 +28,9 @@ from callgate.providers.stores.sql.database.states import (
     server_error,
     wrote_nothing,
 )
+
+if TYPE_CHECKING:
+    from psycopg import AsyncConnection
 
 ANSWER_LIMIT = 10.0
 """Seconds until a server that does not answer is given up, and with it the connection."""
@@ -129,7 +132,7 @@ class PostgresBatches:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._connection: Any = None
+        self._connection: AsyncConnection | None = None
         self._settings: tuple[str, ...] = ()
 
     @asynccontextmanager
@@ -137,7 +140,7 @@ class PostgresBatches:
         """See ``Batches``."""
         import psycopg
 
-        connection: Any = None
+        connection: AsyncConnection | None = None
         batch: _PostgresBatch | None = None
         try:
             async with asyncio.timeout(ANSWER_LIMIT + ASIDE_WAIT_MS / 1000 * aside):
@@ -170,7 +173,7 @@ class PostgresBatches:
             if aside and connection is not None:
                 await connection.close()
 
-    async def _connected(self, *, aside: bool) -> tuple[object, tuple[str, ...], bool]:
+    async def _connected(self, *, aside: bool) -> tuple[AsyncConnection, tuple[str, ...], bool]:
         """Return a connection, the settings for each of its transactions, and whether it is new."""
         connect = self._database.engines.connect_driver
         if aside:
@@ -191,7 +194,7 @@ class PostgresBatches:
             await connection.close()
 
 
-async def _roll_back(connection: Any) -> bool:
+async def _roll_back(connection: AsyncConnection | None) -> bool:
     """Roll back. Return False if the server is not there; then the connection is closed."""
     if connection is None or connection.closed:
         return False

@@ -6,11 +6,14 @@ import asyncio
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING
 
 from callgate.errors import StoreError
 from callgate.providers.stores.sql.database.database import Database
 from callgate.providers.stores.sql.database.part import statement
+
+if TYPE_CHECKING:
+    from psycopg import AsyncConnection
 
 CHANNEL = "callgate_jobs"
 MAX_WORDS = 200
@@ -92,7 +95,7 @@ class JobNotices:
                     await connection.close()
             await asyncio.sleep(RETRY)
 
-    async def _receive(self, connection: Any) -> None:
+    async def _receive(self, connection: AsyncConnection) -> None:
         await connection.execute(f"LISTEN {CHANNEL}")
         mine = uuid.uuid4().hex
         await self._notify(mine)  # on another connection

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from callgate.errors import StoreError
+from callgate.providers.stores.sql.database.connections import Connected
 from callgate.providers.stores.sql.database.rows import Row
 
 if TYPE_CHECKING:
     from sqlalchemy import TextClause
-    from sqlalchemy.ext.asyncio import AsyncConnection
 
 
 MOST_AHEAD = 86_400.0
@@ -98,7 +98,7 @@ class ClockedDatabase(Protocol):
 
     async def write(self, statement: TextClause, values: Mapping[str, object]) -> object: ...
 
-    async def transact(self, work: Callable[[AsyncConnection], Awaitable[None]]) -> None: ...
+    async def transact(self, work: Callable[[Connected], Awaitable[None]]) -> None: ...
 
 
 class FileClock:
@@ -153,7 +153,7 @@ class FileClock:
                 self.begin((await database.rows(text(NEWEST), {}))[0][0])
             return
 
-        async def enter(connection: AsyncConnection) -> None:
+        async def enter(connection: Connected) -> None:
             shared: float | None = None
             if self._offset is None:
                 await connection.execute(text(_STALE), {"boot": boot, "now": now, "alive": now - int(ALIVE)})

@@ -200,16 +200,20 @@ class ShieldedConnection:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._connection, name)
 
-    async def execute(self, *args: Any) -> Any:
+    async def execute(self, *args: Any) -> CursorResult[*tuple[Any, ...]]:
         """Run a statement."""
         return await self._attempt.shielded(self._connection.execute(*args))
 
-    async def exec_driver_sql(self, *args: Any) -> Any:
+    async def exec_driver_sql(self, *args: Any) -> CursorResult[*tuple[Any, ...]]:
         """Run a statement with the driver."""
         return await self._attempt.shielded(self._connection.exec_driver_sql(*args))
 
 
-async def open_reader(engine: AsyncEngine, attempt: Attempt, opening: str | None, stack: AsyncExitStack) -> object:
+Connected: TypeAlias = "AsyncConnection | ShieldedConnection"
+"""A connection of SQLAlchemy, for statements."""
+
+
+async def open_reader(engine: AsyncEngine, attempt: Attempt, opening: str | None, stack: AsyncExitStack) -> Connected:
     """Return a connection of the pool until *stack* is left; with *opening*, in the transaction that this begins."""
     opened, lite = engine.connect(), engine.dialect.name == "sqlite"
 

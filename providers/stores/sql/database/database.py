@@ -17,6 +17,7 @@ from callgate.providers.stores.server_answers import LOCK_WAIT, ServerAnswers
 from callgate.providers.stores.sql.database.clock import FileClock, ServerClock
 from callgate.providers.stores.sql.database.connections import (
     Attempt,
+    Connected,
     Read,
     ShieldedConnection,
     all_rows,
@@ -41,6 +42,7 @@ from callgate.providers.stores.turns import Entered, Turns
 
 if TYPE_CHECKING:
     from sqlalchemy import TextClause
+    from sqlalchemy.ext.asyncio import AsyncEngine
 
 HEAD = "0007"
 """The newest revision in ``migrations/versions``."""
@@ -131,17 +133,17 @@ class Database:
                 if keeper is not None:
                     keeper.close()
 
-    def reading(self, opening: str | None = None) -> AbstractAsyncContextManager[Any]:
+    def reading(self, opening: str | None = None) -> AbstractAsyncContextManager[Connected]:
         """Open a connection in autocommit mode; with *opening*, in a transaction that this statement begins."""
         return Entered(partial(self._read, opening))
 
-    async def _read(self, opening: str | None, stack: AsyncExitStack) -> Any:
+    async def _read(self, opening: str | None, stack: AsyncExitStack) -> Connected:
         engine, attempt = self.engines.calls, Attempt()
         await self._visit(attempt, engine, stack, alone=self.in_memory)
         stack.enter_context(sql_errors(self.url.get_backend_name()))
         return await open_reader(engine, attempt, opening, stack)
 
-    def writing(self) -> AbstractAsyncContextManager[Any]:
+    def writing(self) -> AbstractAsyncContextManager[Connected]:
         """Open a transaction that is committed at the end and rolled back on any error.
 
         SQLite has one writer at a time. The writers of this process queue here in order of arrival; ``BEGIN IMMEDIATE``
@@ -149,7 +151,7 @@ class Database:
         """
         return Entered(self._begin)
 
-    async def _begin(self, stack: AsyncExitStack) -> Any:
+    async def _begin(self, stack: AsyncExitStack) -> Connected:
         from sqlalchemy.ext.asyncio import AsyncConnection
 
         engine, attempt = self.engines.calls, Attempt()
@@ -173,7 +175,7 @@ class Database:
         connection = AsyncConnection(engine, attempt.connection)
         return ShieldedConnection(connection, attempt) if self.lite else connection
 
-    async def transact(self, work: Callable[[Any], Awaitable[T]]) -> T:
+    async def transact(self, work: Callable[[Connected], Awaitable[T]]) -> T:
         """Run *work* with the connection of a transaction, and again as ``retried`` says."""
 
         async def once() -> T:
@@ -206,7 +208,7 @@ class Database:
 
     async def _run(
         self,
-        engine: Any,
+        engine: AsyncEngine,
         statement: TextClause,
         values: Mapping[str, object],
         read: Read[T],
@@ -309,7 +311,7 @@ class Database:
         if asyncio.current_task() in self._holders:
             raise StoreError("this task has an open transaction on the store; use the parts of the transaction instead")
 
-    async def _visit(self, attempt: Attempt, engine: Any, stack: AsyncExitStack, *, alone: bool) -> None:
+    async def _visit(self, attempt: Attempt, engine: AsyncEngine, stack: AsyncExitStack, *, alone: bool) -> None:
         """Wait for the permits of an attempt, unless the task has a transaction: it would wait for itself.
 
         *alone*: it writes, or reads a database in memory, whose connections lock each other's tables.

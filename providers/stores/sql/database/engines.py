@@ -14,6 +14,7 @@ from callgate.providers.stores.sql.database.states import READ_ONLY, is_cut, is_
 from callgate.providers.stores.turns import Turns
 
 if TYPE_CHECKING:
+    from psycopg import AsyncConnection
     from sqlalchemy import URL
     from sqlalchemy.ext.asyncio import AsyncEngine
     from sqlalchemy.pool import ConnectionPoolEntry
@@ -185,7 +186,7 @@ class Engines:
         for engine in self._turns:
             await engine.dispose()
 
-    async def connect_driver(self, lock_wait: int) -> tuple[Any, tuple[str, ...]]:
+    async def connect_driver(self, lock_wait: int) -> tuple[AsyncConnection, tuple[str, ...]]:
         """Open a connection of psycopg beside the pools, in autocommit mode.
 
         Args:
