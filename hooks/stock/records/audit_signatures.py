@@ -16,8 +16,8 @@ def row_signer(keys: SigningKeys | None, audit: object) -> Callable[[str], str] 
     """Return the function that signs the hash of a row of this audit part; None without keys that last."""
     if keys is None or not keys.lasting:
         return None
-    namespace = namespace_of(audit)
-    return lambda hash: f"{hash}.{keys.tag(*_parts(namespace, hash))}"
+    tag = keys.tagger(*_origin(namespace_of(audit)))
+    return lambda hash: f"{hash}.{tag(_bytes_of(hash))}"
 
 
 class RowSignatures:
@@ -27,7 +27,7 @@ class RowSignatures:
         self.unsigned = 0
         self.unchecked = 0
         self._keys = keys
-        self._namespace = namespace
+        self._origin = _origin(namespace)
         self._since = since
         self._segment = ""
         self._signed = False
@@ -41,7 +41,7 @@ class RowSignatures:
             return "a part of the rows of its segment is signed, and a part is not"
         if signed and self._keys is None:
             self.unchecked += 1
-        elif signed and self._keys is not None and not self._keys.has_tag(tag, *_parts(self._namespace, hash)):
+        elif signed and self._keys is not None and not self._keys.has_tag(tag, *self._origin, _bytes_of(hash)):
             return "its signature is not valid, or its signing key was not given"
         elif not signed:
             self.unsigned += self._keys is not None
@@ -70,5 +70,9 @@ def keys_of(signing_keys: Iterable[str | bytes]) -> SigningKeys | None:
     return SigningKeys(found) if found else None
 
 
-def _parts(namespace: str, hash: str) -> tuple[bytes, ...]:
-    return b"callgate audit row", namespace.encode(), hash.encode("utf-8", "surrogatepass")
+def _origin(namespace: str) -> tuple[bytes, ...]:
+    return b"callgate audit row", namespace.encode()
+
+
+def _bytes_of(hash: str) -> bytes:
+    return hash.encode("utf-8", "surrogatepass")  # a row that was changed may have any text
