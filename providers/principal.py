@@ -41,6 +41,9 @@ class User:
     token: str | None = field(default=None, repr=False, compare=False, kw_only=True)
 
     def __post_init__(self) -> None:
+        id: object = self.id
+        if not isinstance(id, str):  # a missing header would be a user, whom all that lack it share
+            raise TypeError(f"User.id is a text, not {type(id).__name__}")
         tenant: object = self.tenant
         if tenant == "" or not isinstance(tenant, str | None):
             self._no_tenant(tenant)
@@ -56,10 +59,14 @@ class User:
             if not isinstance(self.claims, Mapping):
                 raise TypeError(f"User.claims is a mapping, not {type(self.claims).__name__}")
             object.__setattr__(self, "claims", _frozen(self.claims))
-        token: object = self.token
-        if token is not None and not isinstance(token, str):
+        if self.token is not None:
+            self._check_token(self.token)
+
+    @staticmethod
+    def _check_token(token: object) -> None:
+        if not isinstance(token, str):
             raise TypeError(f"User.token is a text, not {type(token).__name__}")
-        if token == "":
+        if not token:
             raise ValueError("User.token is empty; write token=None for a user without a token")
 
     def _no_tenant(self, tenant: object) -> None:

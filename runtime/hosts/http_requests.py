@@ -30,11 +30,20 @@ async def principal(authenticate: Authenticate | None, request: object) -> User 
     found: object = authenticate(request)
     if inspect.isawaitable(found):
         found = await found
+    return known_user(found, "authenticate")
+
+
+def known_user(found: object, source: str) -> User | None:
+    """Return what the function *source* of the application found; None for an unknown caller, such as an empty id.
+
+    Raises:
+        TypeError: it is neither a ``User`` nor None.
+    """
     if found is not None and not isinstance(found, User):
         raise TypeError(
-            f"authenticate returned {type(found).__name__}; it has to return a User, or None for an unknown caller"
+            f"{source} returned {type(found).__name__}; it has to return a User, or None for an unknown caller"
         )
-    return found
+    return found if found is not None and found.id else None
 
 
 def holds_half_pair(body: bytes) -> bool:

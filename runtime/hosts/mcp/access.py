@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse
 
 from callgate.providers.http.bounded import MAX_MEMORY, BodyRefused, NotUtf8, longest
 from callgate.runtime.gate import Gate
-from callgate.runtime.hosts.http_requests import Authenticate, principal, read_bounded
+from callgate.runtime.hosts.http_requests import Authenticate, known_user, principal, read_bounded
 from callgate.runtime.hosts.mcp.oauth import OAuth
 from callgate.runtime.models.wire.message_memory import SMALL, parse_bounded
 from callgate.tools.arguments.exact_json import what_is_lost
@@ -29,6 +29,8 @@ from callgate.tools.calls import User
 USER = "callgate.user"
 """The key of the user in the ASGI scope of a request."""
 LOCAL_HOSTS = ("127.0.0.1:*", "localhost:*", "[::1]:*", "127.0.0.1", "localhost", "[::1]")
+_OF_PROXIES = (b"forwarded", b"x-real-ip", b"via")
+"""Headers that a proxy adds, beside those that begin with ``x-forwarded-``."""
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -86,12 +88,12 @@ class Access:
             return None
         token = caller.access_token
         if oauth.user_of is not None:
-            return oauth.user_of(token)
+            return known_user(oauth.user_of(token), "OAuth.user_of")
         tenant = (token.claims or {}).get("tenant")
+        if not isinstance(tenant, str | None):  # without it, people of several tenants would be one user
+            return None
         roles: Iterable[str] = (role for scope in token.scopes for role in oauth.roles.get(scope, ()))
-        return User(
-            token.subject or token.client_id, tenant if isinstance(tenant, str) else None, set(roles), set(token.scopes)
-        )
+        return known_user(User(token.subject or token.client_id, tenant, set(roles), set(token.scopes)), "OAuth")
 
     # ------------------------------------------------------------------ HTTP
 
@@ -177,8 +179,13 @@ class Access:
 
 
 def _is_from_here(scope: Message) -> bool:
-    """Return True for a client on this machine, and for one without an address, as over a Unix socket."""
+    """Return True for a client on this machine, and for one without an address, as over a Unix socket.
+
+    A proxy on this machine has such an address, too, and its callers may be anywhere.
+    """
     client = scope.get("client")
+    if any(name in _OF_PROXIES or name.startswith(b"x-forwarded-") for name, _ in scope["headers"]):
+        return False
     try:
         return client is None or ip_address(client[0]).is_loopback
     except ValueError:

@@ -105,8 +105,9 @@ class CallHandler:
             return await once(self._taken_up(ctx, params, str(handle), user, record))
         if record is not None and REQUIRES in record.definition.metadata and self._listing.shows(record.id, user):
             check_capabilities(ctx, record.definition)
-        given = meta.get(IDEMPOTENCY_KEY)
-        key = given if isinstance(given, str) else None
+        key = meta.get(IDEMPOTENCY_KEY)
+        if not isinstance(key, str | None):  # a key that is ignored is a second effect
+            raise MCPError(INVALID_PARAMS, f"{IDEMPOTENCY_KEY} must be a text")
         if record is not None and self._tasks.is_task(ctx, record, user):
             return await once(self._tasks.create(ctx, record, params, user, key))
         result = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,7 +27,7 @@ class OAuth:
         scopes: the scopes that every token needs.
         roles: roles of Callgate by scope, such as ``{"desk:lead": {"lead"}}``.
         user_of: returns the user of an ``AccessToken``, or None to refuse it. Default: the subject, else the client, as
-            ``User(id)`` with the token's scopes, the roles of these scopes, and the claim ``tenant``.
+            ``User(id)`` with the token's scopes, the roles of these scopes, and the claim ``tenant``, which has to be a text.
 
     Raises:
         RegistrationError: a setting is of another type.
@@ -41,3 +42,5 @@ class OAuth:
 
     def __post_init__(self) -> None:
         check_fields(self, RegistrationError)
+        if inspect.iscoroutinefunction(self.user_of):
+            raise RegistrationError("OAuth: user_of is not async: do its I/O in the verifier")

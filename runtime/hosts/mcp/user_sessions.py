@@ -14,6 +14,7 @@ from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_REQUEST, SubscriptionsListenRequestParams, SubscriptionsListenResult
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from starlette.authentication import UnauthenticatedUser
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 
@@ -23,6 +24,8 @@ from callgate.runtime.hosts.mcp.user_memory import Owner
 from callgate.tools.calls import User
 
 SESSION = "mcp-session-id"
+_NO_SESSION = {"jsonrpc": "2.0", "id": None, "error": {"code": INVALID_REQUEST, "message": "Session not found"}}
+"""The answer of the SDK to an unknown session."""
 Listen: TypeAlias = Callable[
     [ServerRequestContext, SubscriptionsListenRequestParams], Awaitable[SubscriptionsListenResult]
 ]
@@ -57,13 +60,19 @@ class UserSessions:
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """See the ASGI specification."""
-        user = self._user_of(scope) if scope["type"] == "http" else None
-        if user is None:
+        if scope["type"] != "http":
             await self._app(scope, receive, send)
+            return
+        user = self._user_of(scope)
+        if user is None:  # without a token, or with one that stands for no user: the SDK answers 401
+            await self._app({**scope, "user": UnauthenticatedUser()}, receive, send)
             return
         owner, headers = (user.tenant, user.id), Headers(scope=scope)
         version, session = headers.get("mcp-protocol-version"), headers.get(SESSION)
-        if session is not None:
+        if session is not None and self._owners.get(session, owner) != owner:
+            # The SDK compares client, issuer and subject of tokens, and the users of one client may have no subject.
+            await JSONResponse(_NO_SESSION, 404)(scope, receive, send)
+        elif session is not None:
             await self._use(owner, session, scope, receive, send)
         elif scope["method"] == "POST" and (version is None or version in HANDSHAKE_PROTOCOL_VERSIONS):
             await self._open(owner, scope, receive, send)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 
 from mcp.client.session import ClientSession
@@ -23,6 +24,7 @@ PATIENCE = 1.0
 """Seconds that a call waits for a server that is being connected again."""
 RETRY_AFTER = 2_000
 """Milliseconds after which a call may be repeated while the server is not connected."""
+_TOKEN = re.compile(r"[\x21-\x7e]*")
 MAX_PARTS = 32 * 1024 * 1024
 """Maximum size of the parts of one result, in bytes."""
 
@@ -72,8 +74,11 @@ class RemoteTool:
     async def _take_credential(self, ctx: ToolView) -> None:
         if self._server.credential is None:
             return
-        token = self._server.credential(ctx.user)
-        TOKEN.set(await token if inspect.isawaitable(token) else token)
+        token: object = self._server.credential(ctx.user)
+        token = await token if inspect.isawaitable(token) else token
+        if not (token is None or (isinstance(token, str) and _TOKEN.fullmatch(token))):  # it ends the connection of all
+            raise ToolError("The credential is no bearer token.", code="remote_credential", no_effect=True)
+        TOKEN.set(token or "")
 
     async def _session(self, ctx: ToolView, *, begun: bool) -> ClientSession:
         """Return the session. The definition is compared after the wait: the server may have come back with another one.

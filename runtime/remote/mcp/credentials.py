@@ -8,11 +8,11 @@ from contextvars import ContextVar
 import httpx2
 
 TOKEN: ContextVar[str | None] = ContextVar("callgate_mcp_token", default=None)
-"""The bearer token of the call that makes a request."""
+"""The bearer token of the call that makes a request; empty for a call whose user has none, None for no call."""
 
 
 class PerUser(httpx2.Auth):
-    """Sends the token of the call; requests of no call, and calls without a token, have the authentication *beneath*."""
+    """Sends the token of the call, or none if its user has none. Requests of no call have the authentication *beneath*."""
 
     requires_response_body = True
 
@@ -23,7 +23,9 @@ class PerUser(httpx2.Auth):
         """See httpx2."""
         token = TOKEN.get()
         if token is not None:
-            request.headers["authorization"] = f"Bearer {token}"
+            request.headers.pop("authorization", None)  # of the connection: its rights are not those of the user
+            if token:
+                request.headers["authorization"] = f"Bearer {token}"
             yield request
             return
         flow = (self._beneath or httpx2.Auth()).async_auth_flow(request)

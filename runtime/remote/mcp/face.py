@@ -88,8 +88,9 @@ class McpServer:
         prefix: goes before each tool's name. Default: ``NAME_``.
         headers: HTTP headers of every request.
         auth: an authentication of httpx2 for the connection, such as the OAuth client of the SDK.
-        credential: the bearer token of a call's user, on a connection that all users share. Needs a server of version
-            2026-07-28, where every call is a request of its own.
+        credential: the bearer token of a call's user, on a connection that all users share. A call of a user without one
+            has no token, also if *headers* or *auth* have one for the connection. Needs a server of version 2026-07-28,
+            where every call is a request of its own.
         effects: effects by the tool's name at the server. Others are undeclared.
         trust_hints: take ``readOnlyHint`` and ``idempotentHint`` of the server for the effects of tools.
         timeout: of one call without a deadline and an idle limit, in seconds. Over HTTP, a response to a call with a longer
@@ -127,6 +128,13 @@ class McpServer:
         check_fields(self, RegistrationError, skip=("timeout", "connect_timeout"))
         if (self.url is None) == (self.command is None):
             raise RegistrationError(f"the MCP server {self.name!r}: give url= or command=, one of them")
+        kind, others = ("command", ("headers", "auth", "credential")) if self.url is None else ("url", ("env", "cwd"))
+        if given := [name for name in others if getattr(self, name)]:  # users would share what they believe is theirs
+            raise RegistrationError(f"the MCP server {self.name!r}: {', '.join(given)} means nothing with {kind}=")
+        for tool, effect in self.effects.items():
+            if effect not in list(Effect):
+                text = f"effects has {effect!r} for {tool}; give {', '.join(Effect)}"
+                raise RegistrationError(f"the MCP server {self.name!r}: {text}")
         for option in ("timeout", "connect_timeout"):
             if (fault := fault_of_seconds(getattr(self, option), least=0.001)) is not None:
                 raise RegistrationError(f"the MCP server {self.name!r}: {option} {fault}")

@@ -85,6 +85,10 @@ def test_a_user_has_an_id_and_a_tenant_that_every_store_can_keep(flaw: str, name
     text, why = FLAWS[flaw]
     with pytest.raises(ValueError, match=f"User.{name} {why}"):
         replace(USER, **{name: text})  # type: ignore[arg-type]  # a name of the table
+    for id in (None, 5, b"ann", ["ann"]):  # a header that is missing would be a user, whom all that lack it share
+        wrong: Any = id
+        with pytest.raises(TypeError, match="id is a text"):
+            User(wrong)
     assert User("é" * 256, "\u00a0 \u4e2d\U0001f600").id == "é" * 256
 
 

@@ -14,7 +14,6 @@ pytest.importorskip("mcp", reason="NO MCP: the extra 'mcp' is not installed")
 import httpx
 from fastapi import FastAPI
 from mcp.server.auth.provider import AccessToken
-from mcp.shared.exceptions import MCPError
 
 import callgate.mcp
 from callgate import User
@@ -144,6 +143,8 @@ async def test_without_authentication_it_serves_its_own_machine_only() -> None:
         client.headers.update(HEADERS)
         assert (await client.post("/mcp", json=INITIALIZE)).status_code == 200
         assert (await client.post("/mcp", json=INITIALIZE, headers={"host": "evil.example"})).status_code == 421
+        for name in ("x-forwarded-proto", "x-real-ip", "forwarded", "via"):  # a proxy here, whose callers are anywhere
+            assert (await client.post("/mcp", json=INITIALIZE, headers={name: "x"})).status_code == 403
         origin = {"origin": "https://evil.example"}
         assert (await client.post("/mcp", json=INITIALIZE, headers=origin)).status_code == 403
         transport = httpx.ASGITransport(app, client=("192.0.2.7", 4000))
@@ -212,12 +213,63 @@ async def test_scopes_map_to_roles_and_claims_are_not_believed(era: str) -> None
     def user_of(token: AccessToken) -> User | None:
         return User("lea", roles={"lead"}) if token.subject == "lea" else None
 
-    async with desk_served(authenticate=None, oauth=oauth(user_of=user_of)) as (_, running, _):
+    async with desk_served(authenticate=None, oauth=oauth(user_of=user_of)) as (_, running, plain):
         async with http_client(running.port, f"lea|desk|{RESOURCE}", mode=MODE[era]) as client:
             assert (await client.call_tool("whoami", {})).structured_content["roles"] == ["lead"]
-        async with http_client(running.port, f"ann|desk|{RESOURCE}", mode=MODE[era]) as client:
-            with pytest.raises(MCPError, match="Authentication is required"):
-                await client.call_tool("whoami", {})
+        response = await plain.post("/mcp", json=INITIALIZE, headers=bearer(f"ann|desk|{RESOURCE}"))
+        assert response.status_code == 401
+        assert "mcp-session-id" not in response.headers
+
+
+@pytest.mark.parametrize(("tenant", "status"), [("acme", 200), (None, 200), (42, 401), (True, 401), (["acme"], 401)])
+async def test_a_tenant_that_is_no_text_is_not_left_out(tenant: object, status: int, monkeypatch: Any) -> None:
+    """The users of tenant 42 and of tenant 43 were one user, without a tenant."""
+    verify = Tokens.verify_token
+
+    async def claims(self: Tokens, token: str) -> AccessToken | None:
+        found = await verify(self, token)
+        return None if found is None else found.model_copy(update={"claims": {"tenant": tenant}})
+
+    monkeypatch.setattr(Tokens, "verify_token", claims)
+    async with desk_served(authenticate=None, oauth=oauth()) as (_, _, client):
+        response = await client.post("/mcp", json=INITIALIZE, headers=bearer(f"ann|desk|{RESOURCE}"))
+        assert response.status_code == status
+
+
+def by_email(token: AccessToken) -> User | None:
+    return PEOPLE.get(token.claims["email"]) if token.claims else None
+
+
+class NoSubjects:
+    """Verifies tokens of one client whose users have no subject."""
+
+    async def verify_token(self, token: str) -> AccessToken | None:
+        return AccessToken(token=token, client_id="app", scopes=[], resource=RESOURCE, claims={"email": token})
+
+
+@pytest.mark.parametrize("method", ["POST", "GET", "DELETE"])
+async def test_a_session_is_of_its_user_also_where_tokens_name_the_client_only(method: str) -> None:
+    """The SDK compares client, issuer and subject, which all users of a client share here."""
+    tokens = OAuth("https://login.example", RESOURCE, NoSubjects(), user_of=by_email)
+    async with desk_served(authenticate=None, oauth=tokens) as (_, _, client):
+        named = {"mcp-session-id": await begun(client, "ann"), "mcp-protocol-version": "2025-11-25"}
+        body = WHOAMI if method == "POST" else None
+        response = await client.request(method, "/mcp", json=body, headers={**bearer("eve"), **named})
+        assert (response.status_code, response.json()["error"]["message"]) == (404, "Session not found")
+        assert (await client.post("/mcp", json=WHOAMI, headers={**bearer("ann"), **named})).status_code == 200
+
+
+@pytest.mark.parametrize("found", [User(""), None], ids=["empty id", "unknown"])
+@pytest.mark.parametrize("way", ["authenticate", "oauth"])
+async def test_a_user_without_an_id_is_none(way: str, found: User | None) -> None:
+    """All callers without the header that the application reads would be one user."""
+    options: dict[str, Any] = {
+        "authenticate": None if way == "oauth" else lambda _: found,
+        "oauth": None if way == "authenticate" else oauth(user_of=lambda _: found),
+    }
+    async with desk_served(**options) as (_, _, client):
+        response = await client.post("/mcp", json=INITIALIZE, headers=bearer(f"ann|desk|{RESOURCE}"))
+        assert response.status_code == 401
 
 
 # ---------------------------------------------------------------------- changes, and what a server refuses
@@ -252,8 +304,14 @@ async def test_clients_are_told_that_the_tools_have_changed(era: str) -> None:
         assert told.is_set()
 
 
+async def later(_: AccessToken) -> User | None:
+    return None
+
+
 def test_what_cannot_be_served_is_refused_at_once() -> None:
-    """Two ways to find the user, and limits that are no limits."""
+    """Two ways to find the user, one that would be awaited, and limits that are no limits."""
+    with pytest.raises(RegistrationError, match="user_of is not async"):
+        oauth(user_of=later)
     gate = Desk().gate()
     cases: list[dict[str, Any]] = [
         {"authenticate": who, "oauth": oauth()},

@@ -150,6 +150,7 @@ async def another_session(patch: pytest.MonkeyPatch, sabotaged: bool) -> bool:
     if sabotaged:  # the server does not tell users apart
         one = AccessToken(token="", client_id="all", scopes=[], subject="all")
         patch.setattr(access, "AuthenticatedUser", lambda _: AuthenticatedUser(one))
+        patch.setattr(Access, "user_in", lambda *_: PEOPLE["ann"])
     async with scene(patch) as at:
         session = await at.session("ann")
         assert session is not None

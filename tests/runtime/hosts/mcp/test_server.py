@@ -107,7 +107,7 @@ async def test_the_list_has_pages(transport: str, era: str) -> None:
 
 @EVERY_WAY
 async def test_a_key_of_the_caller_makes_a_repeat_one_effect(transport: str, era: str) -> None:
-    """The only part of ``_meta`` that is trusted; a key that is no text is not."""
+    """The only part of ``_meta`` that is trusted. A key that is no text is refused: without it, a repeat is an effect."""
     async with desk_at(transport, era) as (_, client):
 
         async def count(key: object) -> tuple[str, bool]:
@@ -116,4 +116,7 @@ async def test_a_key_of_the_caller_makes_a_repeat_one_effect(transport: str, era
             return text_of(result), bool((result.meta or {}).get("callgate/replayed"))
 
         assert [await count("k1"), await count("k1"), await count("k2")] == [("1", False), ("1", True), ("2", False)]
-        assert await count({"no": "text"}) == ("3", False)
+        for key in ({"no": "text"}, 3, True, ["k1"]):
+            with pytest.raises(MCPError, match="must be a text"):
+                await count(key)
+        assert await count("k3") == ("3", False)

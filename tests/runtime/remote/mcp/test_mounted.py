@@ -213,6 +213,27 @@ async def test_each_user_has_their_own_credential_on_one_connection() -> None:
         assert shown == {("ann", "Bearer of-ann"), ("bob", "Bearer of-bob"), ("eve", "none")}
 
 
+@pytest.mark.parametrize("own", [None, "", "of\r\nx-evil: 1", " "], ids=["none", "empty", "two lines", "blank"])
+async def test_a_call_never_has_the_credential_of_the_connection(own: str | None) -> None:
+    """A user without a token had the rights of the service; a token that is no header ended the connection of all."""
+    tokens = {"ann": own, "bob": "of-bob"}
+    seen: list[str | None] = []
+    headers = {"authorization": "Bearer of-the-service"}
+    async with mounted(credential=lambda user: tokens[user.id], headers=headers) as (toy, gate, found):
+
+        async def listed(ctx: Any, params: Any) -> types.ListToolsResult:
+            seen.append(ctx.request.headers.get("authorization"))
+            return await toy.list_tools(ctx, params)
+
+        toy.server.add_request_handler("tools/list", types.PaginatedRequestParams, listed)
+        result = await gate.call("toy_token", {}, user=ANN)
+        assert (result.error.code if result.error else result.output) == ("remote_credential" if own else "none")
+        assert found.is_up
+        assert (await gate.call("toy_token", {}, user=BOB)).output == "Bearer of-bob"
+        await found.refresh()
+        assert seen == ["Bearer of-the-service"]  # the control
+
+
 # ---------------------------------------------------------------------- changes
 
 
@@ -385,7 +406,16 @@ async def test_a_server_that_cannot_be_reached_is_refused_in_one_line(
 
 
 def test_a_server_has_one_address() -> None:
-    """A URL or a command, and times in seconds."""
+    """A URL or a command, settings that it uses, effects that exist, and times in seconds."""
+    for given in ("credential", "headers", "auth", "env", "cwd"):  # a credential over stdio gave users the same rights
+        values: Any = {"credential": str, "headers": {"a": "b"}, "auth": object(), "env": {"A": "b"}, "cwd": "/"}
+        where: Any = {"url": "http://x"} if given in ("env", "cwd") else {"command": ["y"]}
+        other: Any = {"url": "http://x"} if given not in ("env", "cwd") else {"command": ["y"]}
+        with pytest.raises(RegistrationError, match=given):
+            McpServer(name="toy", **where, **{given: values[given]})
+        McpServer(name="toy", **other, **{given: values[given]})
+    with pytest.raises(RegistrationError, match="'reed' for say; give read"):
+        McpServer(name="toy", url="http://x", effects={"say": "reed"})
     for wrong in ({}, {"url": "http://x", "command": ["y"]}, {"url": "http://x", "timeout": float("nan")}):
         options: Any = wrong
         with pytest.raises(RegistrationError):
