@@ -64,7 +64,7 @@ class UserSessions:
             await self._app(scope, receive, send)
             return
         user = self._user_of(scope)
-        if user is None:  # without a token, or with one that stands for no user: the SDK answers 401
+        if user is None:  # its token is missing, or has no user: the SDK answers 401
             await self._app({**scope, "user": UnauthenticatedUser()}, receive, send)
             return
         owner, headers = (user.tenant, user.id), Headers(scope=scope)
