@@ -73,6 +73,31 @@ class _Entry(Generic[C]):
         self.change, self.key, self.also, self.row, self.size, self.done = change, key, also, row, size, done
 
 
+class _Kept(asyncio.Future[Any]):
+    """The answer to a change that is not withdrawn: if its caller is cancelled, the entry goes on with another future.
+
+    A shield would cost each change a second future, two callbacks and a turn of the event loop.
+    """
+
+    entry: _Entry[Any] | None = None
+    late: Late[Any] | None = None
+
+    def cancel(self, msg: object = None) -> bool:
+        """Cancel the wait of the caller."""
+        entry = self.leave()
+        if entry is not None and self.late is not None:
+            self.late(entry.change, entry.done)
+        return super().cancel(msg)
+
+    def leave(self) -> _Entry[Any] | None:
+        """End the wait of the caller. Return the entry if it has no answer yet; it goes on with another future."""
+        entry, self.entry = self.entry, None  # a cycle would live until the garbage collector runs
+        if entry is None or self.done():
+            return None
+        entry.done = self.get_loop().create_future()
+        return entry
+
+
 class GroupCommit(Generic[C]):
     """The queue of changes, and the task that writes them; the task ends when the queue is empty.
 
@@ -133,7 +158,8 @@ class GroupCommit(Generic[C]):
         """
         loop = asyncio.get_running_loop()
         size = 0 if self._size is None else self._size(change)
-        entry = _Entry(change, key, also, key if row is None else row, size, loop.create_future())
+        done = loop.create_future() if withdraw else _Kept(loop=loop)
+        entry = _Entry(change, key, also, key if row is None else row, size, done)
         if self._task is not None and self._task.get_loop() is not loop:  # its event loop has ended
             self._task, self._waiting = None, deque()
         if self._lanes and next(iter(self._asides)).get_loop() is not loop:
@@ -146,14 +172,13 @@ class GroupCommit(Generic[C]):
             self._waiting.append(entry)
             if self._task is None:
                 self._task = loop.create_task(self._write_all(), name="group commit", context=contextvars.Context())
-        if withdraw:
-            return await entry.done
+        if not isinstance(done, _Kept):
+            return await done
+        done.entry, done.late = entry, late
         try:
-            return await asyncio.shield(entry.done)  # a change that is not withdrawn keeps its future
-        except asyncio.CancelledError:
-            if late is not None and not entry.done.done():
-                late(change, entry.done)
-            raise
+            return await done
+        finally:
+            done.leave()
 
     async def close(self) -> None:
         """Wait until everything is written, for a limited time; then stop."""
@@ -294,7 +319,7 @@ async def _while_wanted(batch: list[_Entry[C]]) -> AsyncGenerator[None]:
 
     def note_end(done: asyncio.Future[object]) -> None:
         nonlocal left
-        left -= done.cancelled()
+        left -= done.cancelled() and not isinstance(done, _Kept)
         if left == 0:
             left = -1
             with suppress(RuntimeError):  # the transaction has ended in this turn of the event loop

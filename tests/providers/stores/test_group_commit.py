@@ -303,6 +303,43 @@ async def test_a_cancelled_caller_takes_a_claim_back_and_nothing_else(withdraw: 
     assert database.committed == (["under way", "other"] if withdraw else ["under way", "waiting", "other"])
 
 
+@pytest.mark.parametrize("is_taken", [True, False], ids=["in the transaction", "in the queue"])
+@pytest.mark.parametrize("wrong", [False, True], ids=["", "wrong"])
+@pytest.mark.parametrize("abandon", [True, False])
+@pytest.mark.parametrize("way", ["cancelled", "closed", "cancelled as the answer comes"])
+async def test_a_change_that_is_not_withdrawn_is_written_however_its_caller_ends(
+    way: str, abandon: bool, wrong: bool, is_taken: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A caller that was cancelled can still hear of the result, unless the change had it already."""
+    database = Database(wrong=frozenset("a" if wrong else ""))
+    group = GroupCommit(database.write, database.aside, abandon=abandon)
+    before = None if is_taken else put(group, "before")
+    await turns()
+    told: list[tuple[str, asyncio.Future[Any]]] = []
+    caller = group.put("a", "a", withdraw=False, late=lambda *told_late: told.append(told_late))
+    task = None if way == "closed" else asyncio.ensure_future(caller)
+    if task is None:
+        asyncio.get_running_loop().call_soon(caller.send, None)
+    await turns()
+    if way == "cancelled as the answer comes":
+        database.gate.set()
+        await (before or turns(1))
+    if task is None:
+        caller.close()
+    else:
+        task.cancel()
+        await asyncio.wait([task])
+    database.gate.set()
+    await group.close()
+    assert database.committed.count("a") == (not wrong)
+    for name, done in told:
+        assert name == "a"
+        assert isinstance(done.exception(), StoreConflict) if wrong else done.result() == "did a"
+    assert len(told) in {"cancelled": [1], "closed": [0]}.get(way, [0, 1])
+    gc.collect()
+    assert not caplog.records
+
+
 @pytest.mark.parametrize("abandon", [True, False])
 async def test_a_transaction_that_nobody_waits_for_gives_its_connection_up_to_the_next(abandon: bool) -> None:
     """A connection that does not answer: the callers give up, and those that come next must not wait on it as well."""

@@ -6,6 +6,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import fields
 from functools import cache
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from callgate.errors import StoreError
@@ -63,13 +64,14 @@ class Columns(Generic[R]):
     ) -> None:
         self._record, self._read = record, read
         self._fields = tuple(field.name for field in fields(record))  # type: ignore[arg-type]
+        self._values = attrgetter(*self._fields)
         self.names = tuple(renamed.get(name, name) for name in self._fields)
         self.listed = ", ".join(self.names)
         self.marks = ", ".join(f":{name}" for name in self.names)
 
     def values(self, record: R) -> dict[str, object]:
         """Return the values of a record by column."""
-        return {column: getattr(record, name) for column, name in zip(self.names, self._fields, strict=True)}
+        return dict(zip(self.names, self._values(record), strict=True))
 
     def record(self, row: Row) -> R:
         """Return the record of a row.
