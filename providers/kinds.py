@@ -125,16 +125,21 @@ def check_fields(
             raise error(f"{where or kind.__name__}: {name} {fault}")
 
 
-def check_call(function: Callable[..., object], given: Mapping[str, object], where: str) -> None:
+def check_call(
+    function: Callable[..., object],
+    given: Mapping[str, object],
+    where: str,
+    error: Callable[[str], Exception] = TypeError,
+) -> None:
     """Check arguments of a function against its annotations; *where* is what the message begins with.
 
     Raises:
-        TypeError: one is of another type.
+        Exception: that of *error*; an argument is of another type.
     """
     kinds = annotations_of(function)
     for name, value in given.items():
         if (fault := fault_of_kind(value, kinds[name])) is not None:
-            raise TypeError(f"{where}: {name} {fault}")
+            raise error(f"{where}: {name} {fault}")
 
 
 @lru_cache(256)

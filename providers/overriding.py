@@ -228,6 +228,11 @@ class OverrideBlock:
     """
 
     def __init__(self, overriding: Overriding, sources: Mapping[object, object], held: Iterable[object] = ()) -> None:
+        given: object = sources
+        if not isinstance(given, Mapping):
+            raise TypeError(
+                f"override takes a mapping, not {type(given).__name__}; write override({{token: instance}})"
+            )
         self._overriding = overriding
         self._sources, self._held = sources, held
         self._layers: list[Layer] = []

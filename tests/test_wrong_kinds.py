@@ -15,6 +15,7 @@ from sqlalchemy import make_url
 from callgate import Gate, Hook, ProviderRegistry, ToolRecord, converse, invoke_tool, tool
 from callgate.errors import CallgateError
 from callgate.hooks import by_stage
+from callgate.jobs import CeleryJobs, EmbeddedJobs, ProcrastinateJobs
 from callgate.models import Anthropic, Gemini, Ollama, OpenAIChat, OpenAIResponses
 from callgate.stores import MemoryStore, RedisStore, SqlStore
 
@@ -53,6 +54,7 @@ STAGED = {"will_execute": [Looks]}
 GATE: Any = Gate
 REGISTRY: Any = ProviderRegistry
 RECORD: Any = ToolRecord
+ENGINES: tuple[Any, ...] = (EmbeddedJobs, ProcrastinateJobs, CeleryJobs)
 WRONG: dict[str, tuple[Any, str]] = {
     "Gate(store=5)": (lambda: GATE([add], store=5), r"store is of type int; .*write store=SqlStore\(address\)"),
     "Gate(jobs=True)": (lambda: GATE([add], jobs=True), "jobs is of type bool; .*write jobs="),
@@ -73,6 +75,15 @@ WRONG: dict[str, tuple[Any, str]] = {
     "register_singletons([pairs])": (
         lambda: REGISTRY().register_singletons([("a", 1)]), r"write register_singletons\({token: instance}\)",
     ),
+    "override([pairs])": (lambda: GATE([add]).override([("a", 1)]), r"not list; write override\({token: instance}\)"),
+    "override(None)": (lambda: GATE([add]).override(None), "override takes a mapping, not NoneType"),
+    "EmbeddedJobs(queues=text)": (lambda: ENGINES[0](queues="mail"), "queues is of type str; give a list of text"),
+    "EmbeddedJobs(None)": (lambda: ENGINES[0](None), "concurrency is of type NoneType"),
+    "EmbeddedJobs(grace=nan)": (lambda: ENGINES[0](grace=float("nan")), "at least 0"),
+    "ProcrastinateJobs(queues=text)": (lambda: ENGINES[1](queues="mail"), "queues is of type str; give a list of text"),
+    "ProcrastinateJobs(poll=text)": (lambda: ENGINES[1](poll="1"), "poll is of type str"),
+    "CeleryJobs(queues=[5])": (lambda: ENGINES[2]("memory://", queues=[5]), "queues is of type list; give a list of text"),
+    "CeleryJobs(5)": (lambda: ENGINES[2](5), "give a Celery application, or the address of a broker"),
     "provide([pairs])": (lambda: REGISTRY().provide([("a", 1)]), r"write provide\({token: instance}\)"),
     "register_session_providers(s, [pairs])": (
         lambda: REGISTRY().register_session_providers("s", [("a", 1)]), "write register_session_providers",

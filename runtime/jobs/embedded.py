@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Collection
 
 from callgate.errors import RegistrationError
+from callgate.providers.kinds import check_call
 from callgate.providers.stores.jobs import Job
 from callgate.runtime.jobs.engine_base import EngineBase
 from callgate.runtime.jobs.executor import Executor
@@ -25,11 +26,13 @@ class EmbeddedJobs(EngineBase):
         grace: seconds that running jobs have to end when the gate closes; the rest is handed back to other workers.
 
     Raises:
-        RegistrationError: a number is negative.
+        RegistrationError: a number is negative, or a setting of another type.
     """
 
     def __init__(self, concurrency: int = 4, *, queues: Collection[str] = (), grace: float = 10.0) -> None:
-        if concurrency < 0 or grace < 0:
+        given = {"concurrency": concurrency, "queues": queues, "grace": grace}
+        check_call(EmbeddedJobs.__init__, given, "EmbeddedJobs", RegistrationError)
+        if concurrency < 0 or not grace >= 0:
             raise RegistrationError("EmbeddedJobs: concurrency and grace are at least 0")
         self.concurrency, self.queues, self.grace = concurrency, tuple(queues), grace
         self._executor: Executor | None = None

@@ -8,6 +8,7 @@ import json
 import pickle
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
@@ -49,11 +50,15 @@ def test_claims_are_an_immutable_copy() -> None:
         ({"claims": {1: 2}}, "its names are texts"),
         ({"claims": {"at": object()}}, "holds JSON values only, not object"),
         ({"token": b"abc"}, "User.token is a text, not bytes"),
+        *(
+            ({"id": id}, r"User\.id is a text, not \w+; write User\(str\(...\)\)")
+            for id in (5, None, UUID(int=1), b"ann")
+        ),
     ],
 )
 def test_a_wrong_type_is_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(TypeError, match=message) as caught:
-        User("ann", **settings)
+        User(**{"id": "ann", **settings})
     assert "abc" not in str(caught.value)
 
 

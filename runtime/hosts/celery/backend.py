@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from callgate.errors import RegistrationError
+from callgate.providers.kinds import check_call
 from callgate.providers.logs import LogEvent, emit
 from callgate.providers.stores.base import Transaction
 from callgate.providers.stores.jobs import Job
@@ -61,7 +62,11 @@ class CeleryJobs(EngineBase):
     ) -> None:
         if find_spec("celery") is None:
             raise RegistrationError('CeleryJobs needs packages that are not installed: pip install "callgate[celery]"')
-        if isinstance(queues, str) or not queues or (resend is not None and not resend > 0):
+        given = {"queues": queues, "queue_prefix": queue_prefix, "resend": resend}
+        check_call(CeleryJobs.__init__, given, "CeleryJobs", RegistrationError)
+        if not isinstance(app, str) and not hasattr(app, "send_task"):
+            raise RegistrationError("CeleryJobs: give a Celery application, or the address of a broker")
+        if not queues or (resend is not None and not resend > 0):
             raise RegistrationError("CeleryJobs: give names of queues, and resend as seconds above 0")
         self.app = _app_at(app) if isinstance(app, str) else app
         self.queues, self.queue_prefix = tuple(queues), queue_prefix

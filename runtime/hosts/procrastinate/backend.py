@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from callgate.errors import RegistrationError, StoreError
+from callgate.providers.kinds import check_call
 from callgate.providers.logs import LogEvent, emit
 from callgate.providers.stores.base import Transaction
 from callgate.providers.stores.jobs import Job
@@ -46,7 +47,9 @@ class ProcrastinateJobs(EngineBase):
     def __init__(
         self, *, queues: Collection[str] = ("default",), poll: float = 1.0, resend: float | None = None
     ) -> None:
-        if isinstance(queues, str) or not queues or not poll > 0 or (resend is not None and not resend > 0):
+        given = {"queues": queues, "poll": poll, "resend": resend}
+        check_call(ProcrastinateJobs.__init__, given, "ProcrastinateJobs", RegistrationError)
+        if not queues or not poll > 0 or (resend is not None and not resend > 0):
             raise RegistrationError("ProcrastinateJobs: give names of queues, and poll and resend as seconds above 0")
         if not all(find_spec(name) for name in ("procrastinate", "psycopg", "psycopg_pool")):
             raise RegistrationError(
