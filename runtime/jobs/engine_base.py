@@ -54,6 +54,19 @@ class EngineBase:
             RegistrationError: it cannot.
         """
 
+    def check_names(self, jobs: JobQueue) -> None:
+        """Check the names of queues outside of the store, such as ``callgate.billing.default``: each is of one namespace.
+
+        Raises:
+            RegistrationError: the gate has a namespace, and a queue has a dot.
+        """
+        dotted = next((queue for queue in self.queues if "." in queue), None)
+        if jobs.keys.namespace and dotted is not None:
+            raise RegistrationError(
+                f"{type(self).__name__}: the queue {dotted!r} has a dot, so workers of another namespace could take its jobs; "
+                "in a namespace write names such as 'eu_default'"
+            )
+
     def check_queue(self, queue: str) -> None:
         """Check that the engine declares a queue: no worker would take the jobs of another one.
 

@@ -57,8 +57,9 @@ def test_claims_are_an_immutable_copy() -> None:
     ],
 )
 def test_a_wrong_type_is_refused(settings: dict[str, Any], message: str) -> None:
+    given: dict[str, Any] = {"id": "ann", **settings}
     with pytest.raises(TypeError, match=message) as caught:
-        User(**{"id": "ann", **settings})
+        User(**given)
     assert "abc" not in str(caught.value)
 
 

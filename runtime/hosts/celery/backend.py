@@ -86,8 +86,9 @@ class CeleryJobs(EngineBase):
         """See ``EngineBase``.
 
         Raises:
-            RegistrationError: the store of the gate is in memory.
+            RegistrationError: the store of the gate is in memory, or see ``check_names``.
         """
+        self.check_names(jobs)
         if not jobs.store.durable:
             raise RegistrationError(
                 f"CeleryJobs: workers are other processes, and the store is in the memory of this one "

@@ -84,6 +84,7 @@ class ProcrastinateJobs(EngineBase):
                 "ProcrastinateJobs needs a PostgreSQL store, because it enqueues in the transaction of the record, and this "
                 f'store is {jobs.store.name}: give Gate(store="postgresql://...")'
             )
+        self.check_names(jobs)
         for name in self._names(self.queues, jobs):
             if len(name.encode()) > MAX_QUEUE_BYTES:
                 raise RegistrationError(

@@ -8,6 +8,7 @@ import sys
 import uuid
 from collections.abc import AsyncGenerator, Generator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from subprocess import DEVNULL
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 
 from callgate import Gate, JobHandle, Outcome, RegistrationError, ToolCall
 from callgate.errors import StoreError
+from callgate.runtime.hosts.celery import CeleryJobs
 from callgate.runtime.hosts.procrastinate import ProcrastinateJobs
 from callgate.runtime.hosts.procrastinate.rows import SLACK
 from callgate.runtime.options.job_engine import Tally
@@ -370,6 +372,18 @@ def test_a_queue_that_the_engine_could_not_name_is_refused() -> None:
             engine_app.gate(ProcrastinateJobs(queues=[wrong]), namespace=namespace)
     engine_app.gate(ProcrastinateJobs(queues=["ü" * 20]))
     engine_app.gate(ProcrastinateJobs(), namespace="n" * 23)
+
+
+def test_a_queue_with_the_name_of_another_namespaces_is_refused(tmp_path: Path) -> None:
+    """``eu.default`` of ``billing`` and ``default`` of ``billing.eu`` were one queue, and took each other's messages."""
+    store = f"sqlite:///{tmp_path}/jobs.db"
+    engines: list[tuple[Any, str | None]] = [(ProcrastinateJobs, None), (partial(CeleryJobs, "memory://"), store)]
+    for engine, place in engines:
+        given: dict[str, Any] = {} if place is None else {"store": place}
+        with pytest.raises(RegistrationError, match=r"the queue 'eu\.default' has a dot"):
+            engine_app.gate(engine(queues=["eu.default"]), namespace="billing", **given)
+        engine_app.gate(engine(queues=["default"]), namespace="billing.eu", **given)
+        engine_app.gate(engine(queues=["eu.default"]), **given)
 
 
 async def test_a_job_of_a_queue_that_no_worker_serves_is_refused() -> None:
