@@ -43,11 +43,10 @@ class User:
     def __post_init__(self) -> None:
         id: object = self.id
         if not isinstance(id, str):  # a missing header would be a user, whom all that lack it share
-            raise TypeError(f"User.id is a text, not {type(id).__name__}")
+            raise TypeError(f"User.id is a text, not {type(id).__name__}; write User(str(...))")
         tenant: object = self.tenant
-        id: object = self.id
-        if tenant == "" or not isinstance(tenant, str | None) or not isinstance(id, str):
-            self._no_tenant(id, tenant)
+        if tenant == "" or not isinstance(tenant, str | None):
+            self._no_tenant(tenant)
         for name in ("id", "tenant"):
             if (flaw := flaw_of(getattr(self, name))) is not None:
                 raise ValueError(f"User.{name} {flaw}; a database cannot keep it")
@@ -70,10 +69,8 @@ class User:
         if not token:
             raise ValueError("User.token is empty; write token=None for a user without a token")
 
-    def _no_tenant(self, id: object, tenant: object) -> None:
-        """Make an empty tenant None: stores keep both as one, so hooks must not tell them apart. Refuse other types."""
-        if not isinstance(id, str):
-            raise TypeError(f"User.id is a text, not {type(id).__name__}; write User(str(...))")
+    def _no_tenant(self, tenant: object) -> None:
+        """Make an empty tenant None: stores keep both as one, so hooks must not tell them apart."""
         if not isinstance(tenant, str):
             raise TypeError(f"User.tenant is a text or None, not {type(tenant).__name__}")
         object.__setattr__(self, "tenant", None)
