@@ -98,9 +98,7 @@ def fault_of_function(value: object, kind: object) -> str | None:
             if own is not None and (fault := _fault_of_result(value, returns)) is not None:
                 return fault
             if isinstance(own, list):
-                return (
-                    f"takes {_shown_call(value)}, and is called with {_listed(own)}; give a function of {_listed(own)}"
-                )
+                return f"takes {_shown_call(value)}, and is called with {_listed(own)}; give {_function_of(own)}"
     return None
 
 
@@ -237,6 +235,12 @@ def _listed(own: object) -> str:
     return f"({', '.join(_named(one) for one in own)})" if isinstance(own, list) else "()"
 
 
+def _function_of(own: object) -> str:
+    if not isinstance(own, list):
+        return "a function"
+    return f"a function of {_listed(own)}" if own else "a function without parameters"
+
+
 def _named(kind: object) -> str:
     """Name a type as a developer would say it."""
     origin, args = typing.get_origin(kind), typing.get_args(kind)
@@ -248,7 +252,7 @@ def _named(kind: object) -> str:
     if origin is Literal:
         return " or ".join(map(repr, args))
     if origin is Callable or kind is Callable:
-        return f"a function of {_listed(args[0])}" if args and isinstance(args[0], list) else "a function"
+        return _function_of(args[0]) if args else "a function"
     plain = NoneType if kind is None else origin or kind
     if plain in _NUMBERS:
         return _NUMBERS[plain][1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -242,7 +243,7 @@ async def test_what_a_transaction_claims_is_nobody_elses_and_free_when_it_fails(
 
 async def test_in_memory_a_transaction_that_fails_takes_back_no_change_that_another_made_since() -> None:
     """Contract I4."""
-    store = made("memory", "memory://", "", None)
+    store = made("memory", "memory://", "", time.time)
     with pytest.raises(ZeroDivisionError):
         async with store.transaction() as within:
             await within.effects.claim("t", effect(1.0, lease=1.0))
