@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections.abc import Coroutine
 from functools import cache
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import httpx2
 from mcp.client.session import ClientSession
@@ -26,7 +26,6 @@ from mcp_types import (
     InputResponses,
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-from pydantic import BaseModel, Discriminator, Tag, TypeAdapter
 
 from callgate.errors import ToolError, ToolFailed
 from callgate.hooks.tool_view import ToolView
@@ -37,7 +36,10 @@ from callgate.runtime.remote.mcp.owner import Owner
 from callgate.runtime.remote.mcp.questions import MAX_QUESTIONS, Asked, Asking, suspend
 from callgate.runtime.remote.mcp.under_way import CLEANS_UP, HELD, CallUnderWay
 
-R = TypeVar("R", bound=BaseModel)
+if TYPE_CHECKING:
+    from pydantic import BaseModel, TypeAdapter
+
+R = TypeVar("R", bound="BaseModel")
 
 LATER = 1.0
 """Seconds after the deadline of a call at which the SDK gives up: the gate cancels the call before."""
@@ -52,6 +54,8 @@ _REFUSED = frozenset({-32600, -32601, -32602, -32020, -32021, -32022})
 def _result_type() -> TypeAdapter[InputRequiredResult | CallToolResult | tasks.Task]:
     """Return the type of a result; pydantic takes its time to compile it."""
     from typing import Annotated
+
+    from pydantic import Discriminator, Tag, TypeAdapter
 
     def kind(value: object) -> str:
         found = value.get("resultType") if isinstance(value, dict) else getattr(value, "result_type", None)

@@ -6,10 +6,9 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequests, InputResponse, InputResponses
-from pydantic import TypeAdapter
 
 from callgate.errors import SchemaRefused, StageError, ToolError
 from callgate.hooks.tool_view import ToolView
@@ -17,6 +16,9 @@ from callgate.runtime.models.wire.names import NameMap
 from callgate.runtime.remote.mcp.definitions import visible
 from callgate.tools.approval import Question
 from callgate.tools.schemas.validation import compile_schema
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 MAX_QUESTIONS = 10
 """Maximum number of questions of one call, and of its requests that ask something."""
@@ -123,6 +125,8 @@ async def suspend(
 @cache
 def _responses() -> TypeAdapter[InputResponses]:
     """Return the type of answers; pydantic takes its time to compile it."""
+    from pydantic import TypeAdapter
+
     return TypeAdapter(InputResponses)
 
 
