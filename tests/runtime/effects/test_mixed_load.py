@@ -51,6 +51,7 @@ async def killing(kind: str, folder: Path, seconds: float) -> list[str]:
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(0)  # its length is an option
 async def test_ten_minutes_of_mixed_load_leave_everything_in_balance(
     tmp_path: Path, pytestconfig: pytest.Config, capsys: pytest.CaptureFixture[str]
 ) -> None:
