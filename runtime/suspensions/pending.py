@@ -43,6 +43,7 @@ class Wanted:
     ``arguments`` are for the client that runs the call, ``prompt`` is for people, ``schema`` describes the answer.
     ``expires_at`` is in seconds since the epoch. ``result`` is the ``ToolResult`` of a decided call, as JSON.
     ``again`` marks a decided call that ``gate.proceed`` runs: no process has run it, or its approver got the output.
+    ``asked`` is the number of earlier questions of the call.
     """
 
     call_id: str
@@ -56,6 +57,16 @@ class Wanted:
     answer: Answer | None = None
     result: Mapping[str, object] | None = None
     again: bool = False
+    asked: int = 0
+
+    @property
+    def id(self) -> str:
+        """The id by which the client names this question: a further question of a call has another one than the call.
+
+        Otherwise an answer that is delivered twice would answer the next question, too. A call of a client's tool keeps
+        its own id: it has one result.
+        """
+        return f"{self.call_id}#{self.asked}" if self.asked and self.kind != "client_tool" else self.call_id
 
     @property
     def settled(self) -> bool:
@@ -93,6 +104,10 @@ class PendingTask:
     def find(self, call_id: str) -> Wanted | None:
         """Return the entry of a call, settled or not; None if there is none."""
         return next((one for one in self.wanted if one.call_id == call_id), None)
+
+    def named(self, id: str) -> Wanted | None:
+        """Return the question that a client names, settled or not; None if there is none."""
+        return next((one for one in self.wanted if one.id == id), None)
 
 
 class PendingTasks:
@@ -198,6 +213,7 @@ class PendingTasks:
                 "state": pending.state,
                 "tools": list(pending.tools),
                 "wanted": [_wanted_json(one) for one in pending.wanted],
+                "asked": {one.call_id: one.asked for one in pending.wanted if one.asked},
             }
         )
         wait = SuspensionRecord(
@@ -222,7 +238,9 @@ def _place(task: str) -> str:
 
 def _wanted_json(one: Wanted) -> dict[str, object]:
     answer = None if one.answer is None else asdict(one.answer)
-    return {**{each.name: getattr(one, each.name) for each in fields(one)}, "answer": answer}
+    # ``asked`` is a member of the body: a process of an earlier version reads no other members of a question
+    known = {each.name: getattr(one, each.name) for each in fields(one) if each.name != "asked"}
+    return {**known, "answer": answer}
 
 
 def _read(tenant: str, task: str, wait: SuspensionRecord) -> PendingTask | None:
@@ -230,7 +248,11 @@ def _read(tenant: str, task: str, wait: SuspensionRecord) -> PendingTask | None:
     body = json.loads(wait.body)  # not orjson: it makes floats of integers beyond 64 bits
     if body["v"] != VERSION:
         return None
-    wanted = [Wanted(**one | {"answer": one["answer"] and Answer(**one["answer"])}) for one in body["wanted"]]
+    asked = body.get("asked", {})
+    wanted = [
+        Wanted(**one | {"answer": one["answer"] and Answer(**one["answer"]), "asked": asked.get(one["call_id"], 0)})
+        for one in body["wanted"]
+    ]
     return PendingTask(
         task,
         body["context"],

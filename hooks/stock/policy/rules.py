@@ -190,15 +190,15 @@ def names_of(where: str, what: str, given: Collection[str] | None) -> frozenset[
     """Freeze a collection of names; None stays None.
 
     Raises:
-        HookError: a single text, an empty collection, or an item that is not text.
+        HookError: a single text, an empty collection, or an item that is no text, or an empty one: no tenant has it.
     """
     if given is None:
         return None
     if isinstance(given, str):
         raise HookError(f"{where}: {what} takes a collection of names; write {what}={{{given!r}}}")
     found = frozenset(given)
-    if not found or not all(isinstance(name, str) for name in found):
-        raise HookError(f"{where}: {what} takes at least one name; leave it out to match all")
+    if not found or not all(isinstance(name, str) and name for name in found):
+        raise HookError(f"{where}: {what} takes at least one name, and no empty one; leave it out to match all")
     return found
 
 

@@ -158,7 +158,7 @@ class Dialect:
             pending = await self._pending.find(context.user.principal, task_id)
             wanted = () if pending is None else pending.open(self._pending.now)
             calls = [
-                ToolCall(id=one.call_id, name=one.tool, arguments=one.arguments)
+                ToolCall(id=one.id, name=one.tool, arguments=one.arguments)
                 for one in wanted
                 if one.kind == "client_tool"
             ]

@@ -60,6 +60,9 @@ class Dispatcher:
             return await self._decide_all(parsed.decisions, message, context)
         task = (await self.owned_task(message.task_id, context)).task
         message.context_id = message.context_id or task.context_id  # otherwise the SDK creates a new one
+        if parsed.text and any(one.message_id == message.message_id for one in task.history):
+            # a text names no question: delivered twice, it would answer the next one, too
+            raise BadMessage("a message of this id has arrived before")
         context.state[MESSAGE] = await self._record_answers(parsed, task, user)
         return None
 
@@ -120,11 +123,12 @@ class Dispatcher:
                 return parsed
             if pending is None:
                 raise NotPending
-            answers = parsed.answers or self._by_text(parsed, pending)
-            wanted = {call_id: pending.find(call_id) for call_id in answers}
-            if any(one is None or one.kind in DECISIONS for one in wanted.values()):
-                raise NotPending
-            checked = {call_id: _with_integers(answer, wanted[call_id]) for call_id, answer in answers.items()}
+            checked: dict[str, Answer] = {}
+            for id, answer in (parsed.answers or self._by_text(parsed, pending)).items():
+                wanted = pending.named(id)
+                if wanted is None or wanted.kind in DECISIONS:
+                    raise NotPending
+                checked[wanted.call_id] = _with_integers(answer, wanted)
             try:
                 await self._runner.pending.answer(pending, checked)
             except StoreConflict:  # another message changed the task: read it again
@@ -136,7 +140,7 @@ class Dispatcher:
         wanted = pending.open(self._runner.pending.now)
         if not parsed.text or parsed.call or len(wanted) != 1 or wanted[0].kind in (*DECISIONS, "client_tool"):
             raise BadMessage("the task does not wait for a text")
-        return {wanted[0].call_id: Answer(parsed.text)}
+        return {wanted[0].id: Answer(parsed.text)}
 
     # ------------------------------------------------------------------ deciding
 
@@ -152,11 +156,14 @@ class Dispatcher:
         if pending is None:
             raise TaskNotFoundError
         verdicts = []
-        for call_id, decision in decisions.items():
-            result = await self._decide(pending, call_id, decision, user)
-            verdicts.append({"type": "decision", "id": call_id, "outcome": result.outcome.value})
+        for id, decision in decisions.items():
+            wanted = pending.named(id)
+            if wanted is None or wanted.kind not in DECISIONS:
+                raise TaskNotFoundError
+            result = await self._decide(pending, wanted, decision, user)
+            verdicts.append({"type": "decision", "id": id, "outcome": result.outcome.value})
             if result.outcome is not Outcome.SUSPENDED:
-                await self._runner.settle(message.task_id, call_id, result, user)
+                await self._runner.settle(message.task_id, wanted.call_id, result, user)
         if pending.user == user.id:
             message.context_id = message.context_id or pending.context
             context.state[MESSAGE] = ClientMessage(resumes=True)
@@ -164,12 +171,9 @@ class Dispatcher:
         parts = [data_part(one) for one in verdicts]
         return Message(message_id=new_id(), role=Role.ROLE_AGENT, context_id=pending.context, parts=parts)
 
-    async def _decide(self, pending: PendingTask, call_id: str, decision: Decision, user: User) -> ToolResult:
+    async def _decide(self, pending: PendingTask, wanted: Wanted, decision: Decision, user: User) -> ToolResult:
         from a2a.utils.errors import TaskNotFoundError
 
-        wanted = pending.find(call_id)
-        if wanted is None or wanted.kind not in DECISIONS:
-            raise TaskNotFoundError
         decided = Approve() if decision.approve else Deny(decision.reason)
         try:
             gate = await self._runner.gate_for(pending, user)
@@ -190,5 +194,5 @@ def _parse(message: Message) -> ClientMessage:
     return replace(parsed, tools=tuple(restore_integers(dict(tool), None) for tool in parsed.tools))
 
 
-def _with_integers(answer: Answer, wanted: Wanted | None) -> Answer:
-    return replace(answer, value=restore_integers(answer.value, None if wanted is None else wanted.schema))
+def _with_integers(answer: Answer, wanted: Wanted) -> Answer:
+    return replace(answer, value=restore_integers(answer.value, wanted.schema))

@@ -95,6 +95,7 @@ class Handler:
         from a2a.utils.errors import UnsupportedOperationError
 
         with public_errors(), self._dispatcher.started(context):
+            _refuse_push(params)
             answer = await self._dispatcher.dispatch(params, context)
             if answer is not None:
                 return answer
@@ -110,6 +111,7 @@ class Handler:
         from a2a.utils.errors import UnsupportedOperationError
 
         with public_errors(), self._dispatcher.started(context):
+            _refuse_push(params)
             answer = await self._dispatcher.dispatch(params, context)
             if answer is not None:
                 yield answer
@@ -203,6 +205,14 @@ class Handler:
             await self._inner.on_message_send(SendMessageRequest(message=message, configuration=at_once), context)
         except A2AError:
             pass  # the task has ended in the meantime
+
+
+def _refuse_push(params: SendMessageRequest) -> None:
+    """Refuse a message that asks for push notifications: its client would wait for them."""
+    from a2a.utils.errors import PushNotificationNotSupportedError
+
+    if params.configuration.HasField("task_push_notification_config"):
+        raise PushNotificationNotSupportedError
 
 
 @contextmanager

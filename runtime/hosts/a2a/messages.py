@@ -15,6 +15,11 @@ MAX_PARTS = 64
 """Maximum number of parts of one message."""
 MAX_ID = 128
 """Maximum length of a call id that a client chooses."""
+MAX_QUESTION_ID = MAX_ID + 8
+"""Maximum length of the id of a question, which is that of its call and a number."""
+_CALL = frozenset({"type", "name", "arguments", "id", "idempotency_key"})
+_DECISION = frozenset({"type", "id", "decision", "reason", "name", "prompt", "expires_at"})
+"""Members of a call and of a decision; a decision may repeat what the agent has sent."""
 
 
 class BadMessage(Exception):
@@ -112,6 +117,7 @@ class _Reader:
         self.tools = list(tools)
 
     def _call(self, part: Mapping[str, object]) -> None:
+        _refuse_others("tool_call", part, _CALL)
         name, arguments = part.get("name"), part.get("arguments", {})
         if self.call is not None or not isinstance(name, str) or not name:
             raise BadMessage("tool_call: give one call with a name")
@@ -123,7 +129,10 @@ class _Reader:
         self.key = key
         given = "id" in part
         self.call = ToolCall(
-            id=call_id_in(part) if given else f"call_{new_id()}", name=name, arguments=arguments, synthetic_id=not given
+            id=call_id_in(part, longest=MAX_ID) if given else f"call_{new_id()}",
+            name=name,
+            arguments=arguments,
+            synthetic_id=not given,
         )
 
     def _result(self, part: Mapping[str, object]) -> None:
@@ -146,6 +155,7 @@ class _Reader:
         self.answers[call_id] = answer
 
     def _decision(self, part: Mapping[str, object]) -> None:
+        _refuse_others("decision", part, _DECISION)
         call_id, decided, reason = call_id_in(part), part.get("decision"), part.get("reason", "")
         if call_id in self.decisions or decided not in ("approve", "deny") or not isinstance(reason, str):
             raise BadMessage("decision: give approve or deny once per call, and a text as the reason")
@@ -155,13 +165,23 @@ class _Reader:
         self.resumes = True
 
 
-def call_id_in(part: Mapping[str, object], name: str = "id") -> str:
-    """Return the id of a call in a part.
+def _refuse_others(kind: str, part: Mapping[str, object], known: frozenset[str]) -> None:
+    """Refuse members that would have no effect, such as a key with another spelling, or an edit of an approver.
+
+    Raises:
+        BadMessage: there is one.
+    """
+    if not part.keys() <= known:
+        raise BadMessage(f"{kind} has a member that is not known; it takes {', '.join(sorted(known))}")
+
+
+def call_id_in(part: Mapping[str, object], name: str = "id", longest: int = MAX_QUESTION_ID) -> str:
+    """Return the id of a call or a question in a part.
 
     Raises:
         BadMessage: the id is missing or too long.
     """
     given = part.get(name)
-    if not isinstance(given, str) or not 0 < len(given) <= MAX_ID:
-        raise BadMessage(f"{name} must be a text of 1 to {MAX_ID} characters")
+    if not isinstance(given, str) or not 0 < len(given) <= longest:
+        raise BadMessage(f"{name} must be a text of 1 to {longest} characters")
     return given

@@ -49,7 +49,7 @@ def shows_pending(task: Task, wanted: Iterable[Wanted]) -> bool:
 
 
 def _pending_data(one: Wanted) -> dict[str, object]:
-    data: dict[str, object] = {"id": one.call_id, "name": one.tool, "expires_at": one.expires_at}
+    data: dict[str, object] = {"id": one.id, "name": one.tool, "expires_at": one.expires_at}
     if one.kind == "client_tool":
         return {"type": "tool_call", **data, "arguments": one.arguments or {}}
     if one.kind in ("approval", "consent"):

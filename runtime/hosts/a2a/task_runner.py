@@ -122,7 +122,7 @@ class TaskRunner:
             if found is None:
                 continue
             if found.handle is not None:
-                now = await self._wanted(self.gate, one.call_id, found.handle, user)
+                now = await self._wanted(self.gate, one.call_id, found.handle, user, one)
             elif found.result is not None:
                 now = replace(one, result=result_as_json(found.result))
             else:
@@ -200,7 +200,8 @@ class TaskRunner:
         if waiting:
             done = {one.call_id: replace(one, result=result_as_json(results[one.call_id])) for one in pending.wanted}
             for call_id in waiting:
-                done[call_id] = await self._wanted(gate, call_id, results[call_id].pending.handle, user)
+                handle = results[call_id].pending.handle
+                done[call_id] = await self._wanted(gate, call_id, handle, user, pending.find(call_id))
             return await self._wait(pending, done.values())
         (result,) = results.values()
         await self._end(pending)
@@ -212,19 +213,32 @@ class TaskRunner:
         self, gate: Gate, pending: PendingTask, conversation: Conversation, user: User
     ) -> TaskResult:
         if conversation.ended is Ending.SUSPENDED:
-            wanted = [await self._wanted(gate, one.call_id, one.pending.handle, user) for one in conversation.pending]
+            wanted = [
+                await self._wanted(gate, one.call_id, one.pending.handle, user, pending.find(one.call_id))
+                for one in conversation.pending
+            ]
             return await self._wait(replace(pending, state=conversation.state), wanted)
         await self._end(pending)
         if conversation.ok:
             return TaskResult(State.DONE, conversation.text)
         return TaskResult(State.FAILED, f"The conversation ended early: {conversation.ended.value}.")
 
-    async def _wanted(self, gate: Gate, call_id: str, handle: str, user: User) -> Wanted:
+    async def _wanted(self, gate: Gate, call_id: str, handle: str, user: User, before: Wanted | None) -> Wanted:
+        """Return the question of a call; *before* is its question before this one, if the task has it."""
         shown = await gate.waits.look(handle, user)
         arguments = None if shown.arguments is None else dict(shown.arguments)
         prompt = f"{shown.prompt}\n{shown.text}" if shown.kind in DECISIONS else shown.prompt
+        asked = 0 if before is None else before.asked + (before.handle != handle)
         return Wanted(
-            call_id, shown.tool, shown.kind, handle, arguments, prompt, shown.schema, expires_at=shown.expires_at
+            call_id,
+            shown.tool,
+            shown.kind,
+            handle,
+            arguments,
+            prompt,
+            shown.schema,
+            expires_at=shown.expires_at,
+            asked=asked,
         )
 
     async def _wait(self, pending: PendingTask, wanted: Iterable[Wanted]) -> TaskResult:

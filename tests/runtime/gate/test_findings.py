@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -63,6 +64,10 @@ FINDINGS: dict[str, tuple[Callable[[], Gate], set[tuple[str, str, str]]]] = {
         lambda: Gate([look], [OfTool()]),
         {("unknown_selector", "*", "OfTool")},
     ),
+    **{
+        f"gate.use with {what}={none}": (partial(using, **{what: none}), {("unknown_selector", "*", "Watch")})
+        for what, none in (("tools", ()), ("tags", ()), ("tenants", ()), ("tenants", ("",)))
+    },
     "a hook for a tag that no tool has": (lambda: Gate([look], [OfTag()]), {("unknown_selector", "*", "OfTag")}),
     "gate.use for a tool that is not there": (lambda: using(tools={"lok"}), {("unknown_selector", "*", "Watch")}),
     "gate.use for a tag that no tool has": (lambda: using(tags={"shp"}), {("unknown_selector", "*", "Watch")}),

@@ -397,6 +397,8 @@ async def test_a_closed_gate_resumes_nothing() -> None:
         {"escalate_after": 5.0},
         {"escalate_to": {"boss"}},
         {"roles": [1]},
+        {"requester": "no"},  # a text from a file: the caller could approve
+        {"requester": 1},
     ],
 )
 def test_a_rule_that_nobody_could_meet_is_refused(wrong: dict[str, Any]) -> None:

@@ -341,6 +341,7 @@ MAKE, PERMIT, FORBID = cast("Any", Authorize), cast("Any", permit), cast("Any", 
         (lambda: PERMIT("r", roles="manager"), "write roles={'manager'}"),
         (lambda: PERMIT("r", roles=set()), "at least one name"),
         (lambda: FORBID("r", tools={1}), "takes at least one name"),
+        (lambda: FORBID("r", tenants={""}), "no empty one"),  # it would forbid nobody: such a user has no tenant
         (lambda: PERMIT("r", when=True), "give a function"),
         (lambda: MAKE(FORBID("f", tools={"refnd"})).check_tools([LOOKUP, REFUND]), "did you mean 'refund'"),
     ],

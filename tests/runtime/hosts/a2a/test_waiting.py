@@ -9,13 +9,19 @@ from typing import Any
 import pytest
 from a2a import helpers as h
 from a2a import types as p
-from a2a.utils.errors import A2AError, InvalidParamsError, TaskNotFoundError, UnsupportedOperationError
+from a2a.utils.errors import (
+    A2AError,
+    InvalidParamsError,
+    PushNotificationNotSupportedError,
+    TaskNotFoundError,
+    UnsupportedOperationError,
+)
 
 from callgate import Effects, Gate, Respond, ToolContext, ToolError, tool
 from callgate.errors import Stale
 from callgate.hooks import Authorize, RequireApproval, permit
 from callgate.providers.clock import FakeClock
-from callgate.runtime.suspensions.pending import Answer, PendingTasks
+from callgate.runtime.suspensions.pending import Answer, PendingTasks, Wanted
 from callgate.tools.approval import Approval
 from tests.runtime.conversation.conversing import asks, call, says, told
 from tests.runtime.hosts.a2a.making import ANN, MAX, SEARCH, Desk, Plain, approve, as_json, running
@@ -212,6 +218,97 @@ async def test_consent_is_the_owners_to_give() -> None:
             await max_.decide(seen.task, "c1", "approve")
         seen = await ann.decide(seen.task, "c1", "approve")
         assert (seen.state, seen.data[0]["result"], ran) == ("completed", "at home", ["ann"])
+
+
+def twice(kind: str) -> Gate:
+    """A gate whose tool asks two questions of a kind."""
+
+    @tool(effect="read", resumable=True)
+    async def wipe(ctx: ToolContext) -> str:
+        found = [ctx.suspend(kind, text) for text in ("Wipe the trial?", "Wipe everything?")]
+        return f"wiped {found}"
+
+    return Gate([wipe], allow_unguarded=True, effects=Effects(durable=False))
+
+
+@pytest.mark.parametrize("sabotaged", [False, True], ids=["ours", "sabotaged"])
+@pytest.mark.parametrize("how", ["answer", "tool_result", "decision", "text"])
+async def test_an_answer_that_arrives_twice_answers_one_question(
+    how: str, sabotaged: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that gets no response sends its message again, and the next question of the call is open by then."""
+    if sabotaged:
+        monkeypatch.setattr(Wanted, "id", property(lambda one: one.call_id))
+    async with running(twice("consent" if how == "decision" else "input")) as agent:
+        ann = await agent.as_user("ann")
+        first = await ann.call("wipe", id="c1")
+        parts = {
+            "answer": {"type": "answer", "id": "c1", "value": "yes"},
+            "tool_result": {"type": "tool_result", "id": "c1", "result": "yes"},
+            "decision": {"type": "decision", "id": "c1", "decision": "approve"},
+        }
+        part = h.new_text_part("yes") if how == "text" else h.new_data_part(parts[how])
+        message = h.new_message([part], role=p.Role.ROLE_USER)
+        message.task_id = first.task
+
+        async def send() -> None:
+            if sabotaged and how == "text":
+                message.message_id += "x"
+            async for _ in ann.client.send_message(p.SendMessageRequest(message=message)):
+                pass
+
+        await send()
+        second = await ann.look(first.task)
+        assert (second.state, second.text.partition("\n")[0], second.data[0]["id"] != "c1") == (
+            "input-required",
+            "Wipe everything?",
+            not sabotaged,
+        )
+        if sabotaged:
+            await send()
+            assert (await ann.look(first.task)).state == "completed"
+            return
+        with pytest.raises(A2AError):
+            await send()
+        assert await ann.look(first.task) == second
+        message.message_id += "x"
+        if how != "text":
+            message.parts[0].CopyFrom(h.new_data_part(parts[how] | {"id": second.data[0]["id"]}))
+        await send()
+        assert (await ann.look(first.task)).state == "completed"
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "tool_call", "name": "add", "arguments": {"a": 1}, "idempotencyKey": "k"},
+        {"type": "decision", "id": "c1", "decision": "approve", "arguments": {"cents": 1}},
+    ],
+    ids=["misspelt key", "edited approval"],
+)
+async def test_a_member_without_an_effect_is_an_error(part: dict[str, Any]) -> None:
+    """A repeated call was a second effect, and an approver's edit was left out."""
+    desk = Desk()
+    async with running(desk.gate()) as agent:
+        task = (await (await agent.as_user("ann")).call("refund", {"order_id": "A-1", "cents": 5}, id="c1")).task
+        user = await agent.as_user("max")
+        with pytest.raises(InvalidParamsError, match="has a member that is not known"):
+            await user.data(part, task=task if part["type"] == "decision" else "")
+        assert (desk.refunds, desk.seen) == ([], [])
+
+
+async def test_a_message_that_asks_for_push_notifications_is_refused() -> None:
+    """Its client would wait for them; the agent sends nothing to an address of a client."""
+    desk = Desk()
+    async with running(desk.gate()) as agent:
+        ann = await agent.as_user("ann")
+        message = h.new_message([h.new_data_part({"type": "tool_call", "name": "add", "arguments": {"a": 1}})])
+        request = p.SendMessageRequest(message=message)
+        request.configuration.task_push_notification_config.url = "http://127.0.0.1:1/x"
+        with pytest.raises(PushNotificationNotSupportedError):
+            async for _ in ann.client.send_message(request):
+                pass
+        assert desk.seen == []
 
 
 async def test_a_client_tool_that_needs_approval_waits_twice() -> None:
