@@ -46,24 +46,18 @@ def lint_hooks(
     hooks: Iterable[Registration], definitions: Collection[ToolDefinition], tool: str = "*"
 ) -> list[Finding]:
     """Return the findings about hooks that never run: names that no tool or tenant has, and ``runs_nowhere``."""
-    known = {
-        "tools": {definition.name for definition in definitions},
-        "tags": {tag for definition in definitions for tag in definition.tags},
-    }
+    known = {"tools": {one.name for one in definitions}, "tags": {tag for one in definitions for tag in one.tags}}
     found = []
     for one in hooks:
         if (reason := one.runs_nowhere) is not None:
             found.append(Finding("runs_nowhere", tool, one.name, f"runs nowhere: {reason}"))
         for what in ("tools", "tags", "tenants"):
-            chosen = getattr(one, what)
-            if chosen is not None and (not chosen or (what == "tenants" and "" in chosen)):
-                shown = "{''}" if chosen else "()"
-                advice = f"{what}={shown} matches no call; leave it out to match all"
-                found.append(Finding("unknown_selector", tool, one.name, advice))
-        for what, names in known.items():
-            for name in sorted((getattr(one, what) or set()) - names):
-                advice = f"no tool has {what}={{{name!r}}}{did_you_mean(name, names)}"
-                found.append(Finding("unknown_selector", tool, one.name, advice))
+            chosen: frozenset[str] = getattr(one, what) or frozenset()
+            odd = sorted(chosen - known.get(what, chosen))
+            advice = [f"no tool has {what}={{{name!r}}}{did_you_mean(name, known[what])}" for name in odd]
+            if not chosen - {""} and getattr(one, what) is not None:
+                advice = [f"{what} has no name, so it matches no call; leave it out to match all"]
+            found += [Finding("unknown_selector", tool, one.name, text) for text in advice]
     return found
 
 

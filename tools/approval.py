@@ -54,10 +54,8 @@ class Approval:
             object.__setattr__(self, name, found)
         if type(self.quorum) is not int or self.quorum < 1:
             raise DefinitionError(f"Approval: a quorum is a number of people, 1 at the least, not {self.quorum!r}")
-        if type(self.requester) is not bool:  # "no" would let the caller approve
-            raise DefinitionError(f"Approval: requester is True or False, not {self.requester!r}")
-        if not (0 < self.expires < math.inf):
-            raise DefinitionError("Approval: expires is in seconds, above 0")
+        if type(self.requester) is not bool or not (0 < self.expires < math.inf):  # "no" would let the caller approve
+            raise DefinitionError("Approval: requester is True or False, and expires is in seconds, above 0")
         if (self.escalate_after is None) != (not self.escalate_to):
             raise DefinitionError("Approval: escalate_after and escalate_to belong together")
 
