@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import json
 import re
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, TypeAlias
 
 from callgate.providers.http.bounded import MAX_NESTING, BoundedBody
@@ -20,17 +20,22 @@ It may be plain or async. A plain function runs in the event loop, so a function
 
 
 async def principal(authenticate: Authenticate | None, request: object) -> User | None:
-    """Return the user of a request; None without *authenticate*, or when it knows no user.
+    """Return the user of a request; None without *authenticate*, when it knows no user, or for two ``Authorization`` headers.
 
     Raises:
         TypeError: *authenticate* returned neither a ``User`` nor None.
     """
-    if authenticate is None:
+    if authenticate is None or has_two_credentials(getattr(request, "scope", {}).get("headers", ())):
         return None
     found: object = authenticate(request)
     if inspect.isawaitable(found):
         found = await found
     return known_user(found, "authenticate")
+
+
+def has_two_credentials(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Return True if a request has the header ``Authorization`` twice: a proxy may have checked the other one."""
+    return sum(name == b"authorization" for name, _ in headers) > 1
 
 
 def known_user(found: object, source: str) -> User | None:

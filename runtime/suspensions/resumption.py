@@ -20,6 +20,7 @@ from callgate.hooks.state.facts import FROZEN, Suspension
 from callgate.providers.ids import new_id
 from callgate.providers.principal import User
 from callgate.providers.principal_json import user_as_json, user_from_json
+from callgate.providers.scrubbing import Scrubber
 from callgate.providers.signing import SigningKeys
 from callgate.providers.stores.effects import SuspensionRecord, SuspensionState
 from callgate.runtime.pipeline.approval import PLACE
@@ -277,6 +278,23 @@ def bound_call(
         raw=raw,
         repeat=repeat,
     )
+
+
+def without_secrets(asked: Suspension, scrubber: Scrubber) -> Suspension:
+    """Return what a call asks without the secrets of the call: it is stored, and people and models read it."""
+
+    def clean(schema: Mapping[str, object] | None) -> Mapping[str, object] | None:
+        found = None if schema is None else scrubber.value(thaw(schema))
+        return found if isinstance(found, Mapping) else None
+
+    questions = None
+    if asked.questions is not None:
+        questions = {
+            name: replace(one, prompt=str(scrubber.value(one.prompt)), schema=clean(one.schema))
+            for name, one in asked.questions.items()
+        }
+    prompt = str(scrubber.value(asked.prompt))
+    return replace(asked, prompt=prompt, schema=clean(asked.schema), questions=questions)
 
 
 def questions_as_json(questions: Mapping[str, Question]) -> dict[str, Any]:

@@ -46,6 +46,7 @@ from callgate.runtime.suspensions.resumption import (
     is_whole,
     policy_digest,
     signed,
+    without_secrets,
 )
 
 EXPIRES = 86_400.0
@@ -88,6 +89,8 @@ class SuspensionManager:
         """
         if ctx.run.outer is not None:
             raise Denied("a call within a call cannot wait", code="nested_wait", no_effect=True)
+        if ctx.run.scrubber is not None:
+            asked = without_secrets(asked, ctx.run.scrubber)
         tenant, now, resumed = ctx.user.tenant or "", self.now(), ctx.run.resumed
         chains = chains_of(ctx, self.keys.namespace)  # before the call gets a request id of its own
         raw, repeat = raw_identity(ctx, self.keys.namespace), repeat_of(ctx, self.keys.namespace)

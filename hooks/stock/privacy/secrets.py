@@ -64,8 +64,8 @@ class Secrets(Hook):
     """Secret injection: binds secrets for the tools that declare them, and removes them from all results and records.
 
     A tool declares a secret with ``key: Annotated[str, Provide["billing_key"]]``; a model can neither see nor send it.
-    Each injected value becomes ``***`` in the output, cache, errors, logs, spans, histories, audit log and progress. Its
-    spellings in URLs, base64, hexadecimal and JSON are found, too, and those in pieces of a stream: parts are held back while
+    Each injected value becomes ``***`` in the output, cache, errors, logs, spans, histories, audit log, progress and
+    questions. Its spellings in URLs, base64, hexadecimal and JSON are found, too, and those in pieces of a stream: parts are held back while
     a secret may have begun in them.
 
     Args:

@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse
 
 from callgate.providers.http.bounded import MAX_MEMORY, BodyRefused, NotUtf8, longest
 from callgate.runtime.gate import Gate
-from callgate.runtime.hosts.http_requests import Authenticate, known_user, principal, read_bounded
+from callgate.runtime.hosts.http_requests import Authenticate, has_two_credentials, known_user, principal, read_bounded
 from callgate.runtime.hosts.mcp.oauth import OAuth
 from callgate.runtime.models.wire.message_memory import SMALL, parse_bounded
 from callgate.tools.arguments.exact_json import what_is_lost
@@ -147,6 +147,8 @@ class Access:
             return JSONResponse({"detail": "The service is not available."}, 503)
         if self.is_local and (self.user is None or not _is_from_here(scope)):
             return JSONResponse({"detail": "This service has no authentication: it serves its own machine only."}, 403)
+        if self.oauth is not None and has_two_credentials(scope["headers"]):
+            return JSONResponse({"detail": "The header Authorization is repeated."}, 400)
         if self.authenticate is None:
             return None
         user = await principal(self.authenticate, Request(scope))  # ``authenticate`` cannot read the body

@@ -21,6 +21,8 @@ from callgate import (
     InvokeContext,
     Outcome,
     Provide,
+    Question,
+    Respond,
     Stage,
     ToolCall,
     ToolContext,
@@ -36,7 +38,9 @@ from callgate.providers.scrubbing import Scrubber
 from callgate.providers.spellings import spellings
 from callgate.providers.stores.memory.store import MemoryStore
 from callgate.runtime.pipeline.streams import Progress
+from callgate.runtime.suspensions import suspensions
 from callgate.testing import trace
+from tests.harness.gate_options import gate_options
 from tests.hooks.making import USER, Watch, at
 
 CANARY = 'k3y "canary"/7Q2xZ+ü'
@@ -176,6 +180,36 @@ async def test_progress_of_another_type_shows_no_secret(
         events = [one async for one in gate.stream(ToolCall(id="c", name="report", arguments={}), user=USER)]
     assert (leaks(repr(events)) == []) is masked
     assert len(events) == (1 if masked else 2)
+
+
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("place", ["prompt", "schema", "question", "schema of a question"])
+async def test_a_question_shows_no_secret(place: str, masked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither to its caller nor to an approver, nor in the store; the answer reaches the tool. The control does not mask."""
+
+    @tool(effect="read", resumable=True)
+    async def ask(ctx: ToolContext, key: Annotated[str, Provide["billing_key"]]) -> str:
+        schema: dict[str, Any] = {"type": "string", "description": f"for {key}", "examples": [{key: [key]}]}
+        prompt = f"Use {key}?"
+        if place in ("prompt", "schema"):
+            return str(
+                ctx.suspend("input", prompt if place == "prompt" else "", schema=schema if place == "schema" else None)
+            )
+        one = Question(prompt) if place == "question" else Question("", schema)
+        return str(ctx.suspend("input", "", questions={"a": one})["a"])
+
+    if not masked:
+        monkeypatch.setattr(suspensions, "without_secrets", lambda asked, _: asked)
+    store, secrets = MemoryStore(), Secrets({"billing_key": lambda ctx: CANARY})
+    async with Gate([ask], [secrets], **gate_options(store=store, signing_keys=["k" * 32], open=True)) as gate:
+        result = await gate.call(ToolCall(id="c", name="ask", arguments={}), user=USER)
+        assert result.pending is not None
+        assert result.pending.handle is not None
+        seen = [result, await gate.waits.look(result.pending.handle, USER), await gate.waits.pending(USER)]
+        rows = [one.body.decode() for one in store.suspensions._suspensions.values()]
+        assert (leaks("".join(map(repr, seen)) + "".join(rows)) == []) is masked
+        answer: Any = Respond("yes" if "question" not in place else {"a": "yes"})
+        assert (await gate.resume(result.pending.handle, answer, approver=USER)).output == "yes"
 
 
 @pytest.mark.parametrize("how", HOWS)

@@ -259,6 +259,17 @@ async def test_a_session_is_of_its_user_also_where_tokens_name_the_client_only(m
         assert (await client.post("/mcp", json=WHOAMI, headers={**bearer("ann"), **named})).status_code == 200
 
 
+@pytest.mark.parametrize(("way", "status"), [("authenticate", 401), ("oauth", 400)])
+async def test_a_request_has_one_credential(way: str, status: int) -> None:
+    """Of two, a proxy in front may have checked the other one."""
+    options: dict[str, Any] = {} if way == "authenticate" else {"authenticate": None, "oauth": oauth()}
+    token = "ann" if way == "authenticate" else f"ann|desk|{RESOURCE}"
+    async with desk_served(**options) as (_, _, client):
+        own, other = ("authorization", f"Bearer {token}"), ("authorization", "Bearer other")
+        for headers, expected in (([own], 200), ([own, other], status), ([other, own], status), ([own, own], status)):
+            assert (await client.post("/mcp", json=INITIALIZE, headers=headers)).status_code == expected
+
+
 @pytest.mark.parametrize("found", [User(""), None], ids=["empty id", "unknown"])
 @pytest.mark.parametrize("way", ["authenticate", "oauth"])
 async def test_a_user_without_an_id_is_none(way: str, found: User | None) -> None:
