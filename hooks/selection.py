@@ -15,7 +15,7 @@ from callgate.hooks.remembered import remembered
 from callgate.hooks.stages import RELEASE_OF, STAGES, Stage
 from callgate.providers.kinds import annotations_of, fault_of_kind
 from callgate.tools.declaring.declare import as_tool
-from callgate.tools.definition import ToolDefinition
+from callgate.tools.definition import ToolDefinition, fault_of_effects
 from callgate.tools.limits import fault_of_seconds
 from callgate.tools.record import ToolRecord
 
@@ -308,7 +308,7 @@ def gather_registrations(
 def _names(hook: object, what: str, given: Any) -> frozenset[str] | None:
     own = getattr(hook, what, None)
     chosen: Collection[str] | None = given if given is not None else own
-    if chosen is None or callable(chosen):
+    if chosen is None or (callable(chosen) and not isinstance(chosen, Collection)):  # an enum class is both
         return None
     if isinstance(chosen, str):
         raise HookError(f"{name_of(hook)}: {what} takes a collection of names; write {what}={{{chosen!r}}}")
@@ -336,7 +336,8 @@ def _check_options(made: Registration) -> None:
     kinds = annotations_of(Hook)
     for option in _CHECKED_BY_TYPE:
         value = made.option(option, getattr(Hook, option))
-        if not isinstance(value, property) and (fault := fault_of_kind(value, kinds[option])) is not None:
+        fault = fault_of_kind(value, kinds[option]) or (fault_of_effects(value) if option == "effects" else None)
+        if not isinstance(value, property) and fault is not None:
             raise HookError(f"{made.name}.{option} {fault}")
     for stage in made.option("leaves_out", ()):
         as_stage(stage)  # a misspelled stage would leave nothing out

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Self, TypeAlias
 
 from callgate.errors import DefinitionError
+from callgate.providers.kinds import check_fields
 from callgate.providers.principal import ANONYMOUS, User
 
 DAY = 86_400.0
@@ -49,13 +50,16 @@ class Approval:
         for name in ("roles", "escalate_to"):
             given: Iterable[str] = getattr(self, name)
             found = frozenset([given] if isinstance(given, str) else given)
-            if not all(isinstance(role, str) for role in found):
+            if not all(isinstance(role, str) and role for role in found):
                 raise DefinitionError(f"Approval: {name} are names")
             object.__setattr__(self, name, found)
+        check_fields(self, DefinitionError, skip=("quorum",))  # "no" as requester would let callers approve themselves
         if type(self.quorum) is not int or self.quorum < 1:
             raise DefinitionError(f"Approval: a quorum is a number of people, 1 at the least, not {self.quorum!r}")
-        if type(self.requester) is not bool or not (0 < self.expires < math.inf):  # "no" would let the caller approve
-            raise DefinitionError("Approval: requester is True or False, and expires is in seconds, above 0")
+        if not (0 < self.expires < math.inf):
+            raise DefinitionError("Approval: expires is in seconds, above 0")
+        if self.escalate_after is not None and not (0 <= self.escalate_after < math.inf):
+            raise DefinitionError("Approval: escalate_after is in seconds, 0 or more")
         if (self.escalate_after is None) != (not self.escalate_to):
             raise DefinitionError("Approval: escalate_after and escalate_to belong together")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import MISSING, dataclass, field, fields
 from enum import StrEnum
@@ -14,7 +14,7 @@ from callgate.errors import DefinitionError
 from callgate.providers.argument_mask import names_of_properties
 from callgate.providers.guesses import explain_camel_case
 from callgate.tools import definition_rules as rules
-from callgate.tools.naming import legal_tool_name
+from callgate.tools.naming import did_you_mean, legal_tool_name
 from callgate.tools.schemas.engines.dialect import TEXTS, without_texts
 from callgate.tools.values import digest, thaw
 
@@ -30,6 +30,13 @@ class Effect(StrEnum):
     IDEMPOTENT = "idempotent"
     KEYED = "keyed"
     IRREVERSIBLE = "irreversible"
+
+
+def fault_of_effects(names: Collection[str] | None) -> str | None:
+    """Return why a hook or rule for these effects could not match: one does not exist, or there is none; else None."""
+    known = [effect.value for effect in Effect]
+    odd = next((name for name in names or ("",) if name not in known), None) if names is not None else None
+    return None if odd is None else f"has {odd!r}{did_you_mean(odd.lower(), known)}"
 
 
 class NoSchemaMode(StrEnum):
@@ -76,7 +83,7 @@ class ToolDefinition:
     ``parameters`` and ``output_schema`` are JSON Schemas; ``provider_schema`` is an optional compact view for
     models only: validation always uses ``parameters``.
     ``effect`` is None when the author declared none: then the tool is never cached or retried.
-    ``key`` names the argument fields that identify a ``keyed`` or ``irreversible`` effect.
+    ``key`` names the argument fields that identify a ``keyed`` or ``irreversible`` effect; a set of them is sorted.
     ``tags`` and ``allowed_roles`` may be given as any collection of names and are kept as frozen sets.
     ``safe=False`` hides the tool from ``pick_tools``; None counts as safe.
     ``deprecated`` says what to use instead. Models read it at the end of the description, the linter reports it, and

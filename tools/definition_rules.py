@@ -113,7 +113,7 @@ def names(tool: str, field: str, value: object) -> list[str]:
         raise refusal(tool, f"{field} takes a collection of names, not one string; write {field}=({value!r},)")
     if not isinstance(value, Iterable) or isinstance(value, Mapping):
         raise refusal(tool, f"{field} takes a collection of names, not {kind_of(value)}")
-    found = list(value)
+    found = sorted(value, key=str) if isinstance(value, set | frozenset) else list(value)  # in each process the same
     if not all(isinstance(item, str) and item for item in found):
         raise refusal(tool, f"{field} may hold only non-empty strings")
     return found

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from datetime import timedelta
 from fractions import Fraction
 from functools import wraps
+from os import PathLike
 from typing import Any, Literal, TypedDict, TypeVar, cast
 
 from callgate.errors import HookError
 from callgate.hooks.base import Hook
 from callgate.hooks.context import InvokeContext
-from callgate.providers.kinds import annotations_of, fault_of_function
+from callgate.providers.kinds import annotations_of, fault_of_function, fault_of_kind
 from callgate.tools.limits import fault_of_seconds
 from callgate.tools.naming import did_you_mean
 
@@ -96,26 +97,32 @@ def checked(init: Init) -> Init:
             raise TypeError(f"{hook} takes {takes}, and {len(args)} were given{write}")
         if not args and first.default is first.empty and first.kind is first.POSITIONAL_OR_KEYWORD:
             _require(hook, first.name, given)
-        _check_functions(hook, init, parameters, args, given)
+        placed = [(first if first.kind is first.VAR_POSITIONAL else by_position[at]).name for at in range(len(args))]
+        named = [*zip(placed, args, strict=True), *given.items()]
+        own = annotations_of(init)
+        _refuse(hook, {**annotations_of(HookOptions), **own}, named, fault_of_function)
         init(self, *args, **given)
+        _refuse(hook, own, named, _fault_of_setting)  # last: the hook's own checks say more
 
     return cast("Init", check_and_init)
 
 
-def _check_functions(
+def _refuse(
     hook: str,
-    init: Callable[..., None],
-    parameters: Sequence[inspect.Parameter],
-    args: tuple[object, ...],
-    given: Mapping[str, object],
+    kinds: Mapping[str, object],
+    named: Iterable[tuple[str, object]],
+    fault_of: Callable[[object, object], str | None],
 ) -> None:
-    """Refuse a function that the hook could not call, such as ``filter=lambda: True``; see ``fault_of_function``."""
-    kinds = {**annotations_of(HookOptions), **annotations_of(init)}
-    names = [one.name for one in parameters]
-    placed = [(names[min(at, len(names) - 1)], value) for at, value in enumerate(args)] if names else []
-    for name, value in (*placed, *given.items()):
-        if (fault := fault_of_function(value, kinds.get(name, Any))) is not None:
+    """Refuse a setting of another kind than its annotation, such as ``filter=lambda: True`` or ``shared="false"``."""
+    for name, value in named:
+        if (fault := fault_of(value, kinds.get(name, Any))) is not None:
             raise HookError(f"{hook}: {name} {fault}")
+
+
+def _fault_of_setting(value: object, kind: object) -> str | None:
+    """Check a setting against its annotation. A store may lack parts that the hook never uses; an address is no store."""
+    fault = fault_of_kind(value, kind)
+    return None if fault and "Store" in str(kind) and not isinstance(value, str | PathLike) else fault
 
 
 def _instead(hook: str, name: str, value: object, settings: list[str], known: Collection[str]) -> str:

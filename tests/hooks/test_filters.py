@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from enum import StrEnum
 from itertools import product
 from typing import Any
 
 import pytest
 
-from callgate import Gate, Hook, InvokeContext, Outcome, Stage, ToolCall, User, on
+from callgate import Effect, Gate, Hook, InvokeContext, Outcome, Stage, ToolCall, User, on
 from callgate.errors import HookError
+from callgate.hooks import RequireApproval, forbid
+from callgate.hooks.selection import register
 from callgate.hooks.stages import RELEASE_OF, STAGES, OnFailure, Section
 from tests.hooks.making import USER, Watch, acting, at, call, echoing, plan_of, record, refusing
 
@@ -261,3 +264,47 @@ def test_explain_says_why_a_hook_is_out() -> None:
     assert reasons[2] == "limited to tenants ['beta']; the user's is 'acme'"
     assert reasons[3] == "priority 0, runs at will_audit when its filter says so"
     assert "out Tags (gate): limited to tags ['money']" in str(explained)
+
+
+class Tools(StrEnum):
+    """A class is callable, and a collection."""
+
+    DOUBLE = "double"
+
+
+class Others(StrEnum):
+    PAY = "pay"
+
+
+@pytest.mark.parametrize("what", ["tools", "tags", "tenants"])
+async def test_an_enum_class_limits_a_hook_to_its_members(what: str) -> None:
+    """It was read as a method with the name of the option, so the hook ran for all tools."""
+    refuses = acting({Stage.WILL_AUTHORIZE: refusing(ValueError())})
+    limited = type("Limited", (refuses,), {what: Others})()
+    assert (await call(record(), limited)).ok
+    assert not (await call(record(), refuses())).ok
+    if what == "tools":
+        assert not (await call(record(), type("Limited", (refuses,), {what: Tools})())).ok
+
+
+NOWHERE: dict[str, Any] = {
+    "no effects": {"effects": ()},
+    "an effect in capitals": {"effects": {"IRREVERSIBLE"}},
+    "an effect that does not exist": {"effects": ["read", "write"]},
+}
+
+
+@pytest.mark.parametrize("options", NOWHERE.values(), ids=NOWHERE)
+@pytest.mark.parametrize("kind", ["hook", "approval", "function", "rule"])
+def test_a_hook_that_no_call_could_meet_is_refused(kind: str, options: Any) -> None:
+    """Contract C33: an approval for ``effects={"IRREVERSIBLE"}`` was asked for by no call."""
+    makes: dict[str, Any] = {
+        "hook": lambda given: register(type("Own", (Hook,), {"will_audit": lambda self, ctx: None, **given})(), "test"),
+        "approval": lambda given: register(RequireApproval(**given), "test"),
+        "function": lambda given: register(on(Stage.WILL_AUTHORIZE, **given)(lambda ctx: None), "test"),
+        "rule": lambda given: forbid("r", **given),
+    }
+    with pytest.raises(HookError, match="effects"):
+        makes[kind](options)
+    for right in ({"effects": {"read"}}, {"effects": Effect}, {"effects": [Effect.READ, "keyed"]}):
+        makes[kind](right)

@@ -6,7 +6,7 @@ import copy
 import json
 import pickle
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -206,6 +206,25 @@ def test_one_string_is_no_collection_of_names(field: str) -> None:
 def test_a_collection_of_names_holds_names(value: Any) -> None:
     with pytest.raises(DefinitionError, match="tags"):
         make(tags=value)
+
+
+class Backwards(frozenset[str]):
+    """A set as another process may iterate it."""
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(super().__iter__(), reverse=True))
+
+
+def test_a_key_that_is_a_set_is_the_same_in_every_process() -> None:
+    """I4: its order is part of the idempotency key, and of the version that an approval is bound to."""
+    properties = {name: {"type": "string"} for name in ("order", "line")}
+    parameters = {"type": "object", "properties": properties, "required": ["order", "line"]}
+
+    def made(key: Any) -> ToolDefinition:
+        return ToolDefinition("pay", "Pay.", parameters, effect=Effect.KEYED, key=key)
+
+    assert made({"order", "line"}).binding_digest == made(Backwards({"order", "line"})).binding_digest
+    assert made(["order", "line"]).binding_digest != made(["line", "order"]).binding_digest
 
 
 @pytest.mark.parametrize("field", ["safe", "strict", "tolerant", "allow_no_schema"])

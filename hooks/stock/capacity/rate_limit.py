@@ -273,7 +273,10 @@ class Quota(Hook):
 
     def _refunds(self, ctx: InvokeContext) -> bool:
         if self._refund_if is not None:
-            return bool(self._refund_if(ctx))
+            answer: object = self._refund_if(ctx)
+            if not isinstance(answer, bool):  # a coroutine is true, and each call would get its units back
+                raise TypeError(f"refund_on of a Quota returned a {type(answer).__name__}; return True or False")
+            return answer
         if not _began(ctx):
             return ("cache_hit" if ctx.run.cache_hit and ctx.run.error is None else "not_executed") in self._refund_on
         if ctx.run.error is None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 from callgate.errors import HookError
 from callgate.providers.kinds import fault_of_kind
 from callgate.providers.principal import User
-from callgate.tools.definition import ToolDefinition
+from callgate.tools.definition import ToolDefinition, fault_of_effects
 
 
 class Verdict(Enum):
@@ -180,6 +180,8 @@ def _rule(
     if not isinstance(id, str) or not id:
         raise HookError(f"a rule needs an id such as 'managers-refund'; {id!r} was given")
     names = {name: names_of(f"rule {id!r}", name, value) for name, value in zip(_NAMES, given, strict=True)}
+    if (fault := fault_of_effects(names["effects"])) is not None:
+        raise HookError(f"rule {id!r}: effects {fault}")
     for name, condition, kind in (("when", when, Predicate), ("when_input", when_input, InputPredicate)):
         if condition is not None and (fault := fault_of_kind(condition, kind)) is not None:
             raise HookError(f"rule {id!r}: {name} {fault}")

@@ -146,10 +146,21 @@ class CircuitBreaker(Hook):
             return True if left is not None and left <= 0.0 else None
         if not isinstance(error, Exception):
             return None
-        if self._counts(error):
+        if self._is_counted(ctx, error):
             return True
         decided = isinstance(error, CallgateError) and not isinstance(error, ToolFailed)
         return None if decided else False
+
+    def _is_counted(self, ctx: InvokeContext, error: Exception) -> bool:
+        """Ask the function *on*. When it fails, the error counts: a probe whose outcome is unknown closes no circuit."""
+        try:
+            answer: object = self._counts(error)
+        except Exception as failure:  # noqa: BLE001  (the error of the tool is the one to raise)
+            ctx.suppress(failure)
+            return True
+        if not isinstance(answer, bool):
+            ctx.suppress(TypeError(f"on of a CircuitBreaker returned a {type(answer).__name__}; return True or False"))
+        return answer is not False
 
 
 def _later(ctx: InvokeContext, refused: Refused) -> RetryLater:

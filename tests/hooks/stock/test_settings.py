@@ -226,6 +226,40 @@ def test_times_are_seconds(make: Any) -> None:
         make(timedelta(seconds=90))
 
 
+ADDRESS = "sqlite:///callgate.db"
+OTHER_KINDS: dict[str, tuple[Any, Any, Any]] = {
+    "Cache shared": (lambda value: Cache(60, shared=value), "false", False),
+    "Cache force": (lambda value: Cache(60, force=value), "no", False),
+    "Cache store": (lambda value: Cache(60, store=value), ADDRESS, MemoryStore()),
+    "Concurrency shared": (lambda value: Concurrency(1, shared=value), "no", False),
+    "Concurrency by": (lambda value: Concurrency(1, by=value), {"user", "tool"}, ("user", "tool")),
+    "CircuitBreaker shared": (lambda value: CircuitBreaker(shared=value), "no", False),
+    "CircuitBreaker store": (lambda value: CircuitBreaker(store=value), ADDRESS, MemoryStore()),
+    "Quota by": (lambda value: Quota("1/minute", by=value), {"user", "tool"}, ["user", "tool"]),
+    "Quota name": (lambda value: Quota("1/minute", name=value), 5, "five"),
+    "Quota store": (lambda value: Quota("1/minute", store=value), ADDRESS, MemoryStore()),
+    "Audit arguments": (lambda value: Audit("log", arguments=value), "false", False),
+    "Audit hydrations": (lambda value: Audit("log", hydrations=value), "no", False),
+    "Audit secret_keys": (lambda value: Audit("log", secret_keys=value), "password", ["password"]),
+    "Audit store": (lambda value: Audit(store=value), ADDRESS, MemoryStore()),
+    "Consent store": (lambda value: Consent(store=value), ADDRESS, MemoryStore()),
+    "Retry safe": (lambda value: Retry(safe=value), [ConnectionError], (ConnectionError,)),
+    "Retry safe, a function": (lambda value: Retry(safe=value), lambda error: True, ConnectionError),
+    "Secrets source": (lambda value: Secrets({"key": value}), lambda: "secret", lambda ctx: "secret"),
+    "Authorize public": (lambda value: Authorize(roles={"clerk"}, public=value), 5, "No."),
+}
+"""A setting of another kind, and one of its kind. Read as a bool, the text "false" is true."""
+
+
+@pytest.mark.parametrize("name", OTHER_KINDS)
+def test_a_setting_of_another_kind_is_refused(name: str) -> None:
+    """Contract C33: ``Cache(shared="false")`` gave a user the output of another."""
+    make, wrong, right = OTHER_KINDS[name]
+    with pytest.raises(HookError, match=name.split(",", maxsplit=1)[0].replace(" ", ": ")):
+        make(wrong)
+    assert isinstance(make(right), Hook)
+
+
 def test_a_subclass_may_have_a_constructor_of_its_own() -> None:
     class Short(Cache):
         def __init__(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from callgate import Approval, Approve, Edit, Hook, InvokeContext, Outcome, Respond, ToolCall, ToolContext, tool
-from callgate.errors import Denied, HookError, Invalid, RegistrationError
+from callgate.errors import DefinitionError, Denied, HookError, Invalid, RegistrationError
 from callgate.hooks import RequireApproval
 from tests.runtime.effects.scene_desk import (
     ANN,
@@ -106,6 +106,31 @@ async def test_what_changes_the_arguments_it_is_asked_about_changes_nothing_else
 def test_a_tool_that_demands_nonsense_is_refused_at_registration(nonsense: Any) -> None:
     with pytest.raises(RegistrationError):
         Desk().tool(requires_approval=nonsense)
+
+
+NO_RULE: dict[str, Any] = {
+    "requester": ("no", None, 1),
+    "expires": (True, "60", 0, float("nan")),
+    "escalate_after": ("5", -1, float("nan"), True),
+    "roles": ("", {""}, [None]),
+    "reason": (5,),
+}
+
+
+@pytest.mark.parametrize("field", NO_RULE)
+def test_a_rule_of_another_kind_is_refused(field: str) -> None:
+    """I5: with ``requester="no"`` callers approved their own calls."""
+    right: dict[str, Any] = {
+        "requester": False,
+        "expires": 60,
+        "escalate_after": 5.0,
+        "escalate_to": "lead",
+        "roles": "boss",
+    }
+    Approval(**right)
+    for value in NO_RULE[field]:
+        with pytest.raises(DefinitionError, match=field):
+            Approval(**{**right, field: value})
 
 
 # ---------------------------------------------------------------------- policies

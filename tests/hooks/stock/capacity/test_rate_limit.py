@@ -367,6 +367,9 @@ def test_what_else_is_given_back_is_a_choice(desk: Desk) -> None:
         assert await spent(Quota("9/minute", refund_on=()), seconds="soon") == 1
         assert await spent(Quota("9/minute", refund_on=lambda ctx: ctx.executed)) == 0
         assert await spent(Quota("9/minute", refund_on=lambda ctx: False), seconds="soon") == 1
+        answers: list[Any] = ["no", None, 1, [0]]
+        for answer in answers:  # only True gives back: a coroutine is true as well
+            assert await spent(Quota("9/minute", refund_on=lambda ctx: answer)) == 1  # noqa: B023
 
     desk.run(main())
 

@@ -243,6 +243,27 @@ def test_what_counts_as_a_failure_can_be_declared(desk: Desk) -> None:
     desk.run(main())
 
 
+@both
+@pytest.mark.parametrize(
+    "on", [lambda error: 1 / 0, lambda error: None, lambda error: "no"], ids=["raises", "none", "text"]
+)
+def test_a_declaration_that_fails_opens_the_circuit_and_hides_no_error(desk: Desk, shared: bool, on: Any) -> None:
+    """I10: a probe closed a shared circuit, and the call ended with the error of the declaration."""
+    patient = Patient()
+
+    async def main() -> None:
+        breaker = CircuitBreaker(1, open_for=5, shared=shared, on=on)
+        async with desk.gate(breaker, tools=[patient.tool]) as gate:
+            assert await treat(gate, {}, {}) == "er"
+            await asyncio.sleep(5)
+            assert await treat(gate, {}, {}) == "er"
+            patient.ill = False
+            await asyncio.sleep(5)
+            assert await treat(gate, {}, {}) == "ss"
+
+    desk.run(main())
+
+
 def test_a_refusal_further_inside_is_neither_failure_nor_success(desk: Desk) -> None:
     """Contract 88."""
     patient = Patient()
