@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import uuid
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from pathlib import Path
 from typing import Annotated, Any
@@ -116,14 +117,15 @@ async def request(gate: Gate, order: str, *, jobs: bool) -> list[Any]:
 )
 def test_a_gate_opens_again_after_its_loop_was_closed(kind: str, run: Run, tmp_path: Path, logged: list[Any]) -> None:
     with place(kind, tmp_path) as (address, _):
-        at = f"{address}&application_name=closed-loops" if kind == "postgresql" else address
+        name = f"closed-loops-{uuid.uuid4().hex}"  # another run of this test may be under way
+        at = f"{address}&application_name={name}" if kind == "postgresql" else address
         gate, earlier, now = make(at), set[int](), set[int]()
         for number in range(3):
             assert set(run(request(gate, f"{number}", jobs=kind != "redis"))) == {True}
             assert not gate.is_open
             if kind == "postgresql" and run is cancelled_at_the_end:  # else a task that never ends may hold one
                 for _ in range(500):  # the server ends a closed connection a little later
-                    if not (now := connected()) & earlier:
+                    if not (now := connected(name)) & earlier:
                         break
                 assert not now & earlier, "connections of the earlier loop are left"
                 earlier = now
@@ -139,10 +141,10 @@ def test_a_gate_opens_again_after_its_loop_was_closed(kind: str, run: Run, tmp_p
         gc.collect()
 
 
-def connected() -> set[int]:
-    """The processes of PostgreSQL that serve the gate."""
+def connected(name: str) -> set[int]:
+    """The processes of PostgreSQL that serve the gate of this name."""
     with psycopg.connect(POSTGRES) as server:
-        found = server.execute("SELECT pid FROM pg_stat_activity WHERE application_name = 'closed-loops'")
+        found = server.execute("SELECT pid FROM pg_stat_activity WHERE application_name = %s", [name])
         return {row[0] for row in found}
 
 
