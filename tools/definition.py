@@ -33,9 +33,11 @@ class Effect(StrEnum):
 
 
 def fault_of_effects(names: Collection[str] | None) -> str | None:
-    """Return why a hook or rule for these effects could not match: one does not exist, or there is none; else None."""
+    """Return why a hook or rule for these effects could match no call; None if it can, or if it is for all."""
     known = [effect.value for effect in Effect]
-    odd = next((name for name in names or ("",) if name not in known), None) if names is not None else None
+    if names is not None and not names:
+        return f"is empty; leave it out, or name one of {', '.join(known)}"
+    odd = next((name for name in names or () if name not in known), None)
     return None if odd is None else f"has {odd!r}{did_you_mean(odd.lower(), known)}"
 
 
