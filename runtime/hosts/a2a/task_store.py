@@ -19,7 +19,7 @@ from callgate.runtime.hosts.a2a.messages import BadMessage
 from callgate.runtime.hosts.a2a.task_list import KIND, TaskList
 from callgate.runtime.hosts.a2a.task_states import STORED, AgentCall, is_cancelled, is_over
 from callgate.runtime.suspensions.crowding import put_in_turn
-from callgate.runtime.suspensions.pending import LONGEST_WAIT
+from callgate.runtime.suspensions.pending import LONGEST_WAIT, PendingTasks
 from callgate.runtime.suspensions.resumption import is_whole, signed
 from callgate.tools.calls import User
 
@@ -45,6 +45,7 @@ class TaskStore:
         self._store, self._keys, self._now = store, keys, now
         self._watching: dict[str, set[asyncio.Event]] = {}
         self._turns, self._starting = KeyedTurns(), dict[tuple[str, str], int]()
+        self._pending = PendingTasks(lambda: store().suspensions, keys, now)
 
     @contextlib.contextmanager
     def watching(self, task_id: str) -> Generator[asyncio.Event, None, None]:
@@ -73,7 +74,7 @@ class TaskStore:
 
         The SDK fails a task that several processes write at the same time, for example when results come together.
         ``runtime/suspensions/pending.py`` already lets one process resume a task. Therefore the last write wins here,
-        and the messages of both are kept.
+        and the messages of both are kept. A process that writes late changes no state of a task that was taken up again.
 
         Raises:
             BadMessage: the task is new, and its user has as many open tasks as one may have.
@@ -97,11 +98,30 @@ class TaskStore:
                 raise ConcurrentTaskModificationError(task.id)
             if found is not None and found.state is not SuspensionState.WAITING:
                 raise ConcurrentTaskModificationError(task.id)
-            written = self._written(task if found is None else _merged(task, _task(found)), found, context)
+            merged = task if found is None else _merged(task, _task(found))
+            written = self._written(await self._as_it_is(merged, context), found, context)
             if await self._put(written, found, context):
                 for changed in self._watching.get(task.id, ()):
                     changed.set()
                 return TaskVersion(written.number)
+
+    async def _as_it_is(self, task: Task, context: AgentCall) -> Task:
+        """Return the task to write: if a process has taken it up meanwhile, it is at work and asks for no answer.
+
+        The pending task is read after the row. So that process writes later, or this write finds a conflict.
+        """
+        from a2a.types import Task, TaskState
+
+        if task.status.state != TaskState.TASK_STATE_INPUT_REQUIRED:
+            return task
+        pending = await self._pending.look(context.user.principal.tenant or "", task.id, ended=True)
+        if pending is None or pending.taken_at is None:
+            return task
+        shown = Task()
+        shown.CopyFrom(task)
+        shown.status.state = TaskState.TASK_STATE_WORKING
+        shown.status.ClearField("message")
+        return shown
 
     async def may_start(self, context: AgentCall) -> bool:
         """Tell whether the user may start a further task, and reserve its place until it is stored; see ``release``.

@@ -19,15 +19,16 @@ from callgate.providers.signing import SigningKeys
 from callgate.runtime.hosts.a2a import agent
 from callgate.runtime.hosts.a2a.card import agent_card
 from callgate.runtime.hosts.a2a.task_store import TaskStore
-from callgate.runtime.suspensions.pending import LONGEST_WAIT
+from callgate.runtime.suspensions.pending import LONGEST_WAIT, PendingTask, PendingTasks, Wanted
 from callgate.stores import MemoryStore
 from tests.runtime.conversation.conversing import asks, call, says
 from tests.runtime.hosts.a2a.making import ANN, BEN, EVE, Desk, Documents, running, who
 from tests.runtime.hosts.serving import served
 
 KEYS = SigningKeys(["a signing key for tests"])
-WORKING, DONE, CANCELED = (
+WORKING, ASKS, DONE, CANCELED = (
     p.TaskState.TASK_STATE_WORKING,
+    p.TaskState.TASK_STATE_INPUT_REQUIRED,
     p.TaskState.TASK_STATE_COMPLETED,
     p.TaskState.TASK_STATE_CANCELED,
 )
@@ -94,6 +95,47 @@ async def test_of_two_writers_none_loses_a_message() -> None:
     assert stored is not None
     found = stored.task
     assert [message.message_id for message in found.history] == ["a", "c", "b"]
+
+
+@pytest.mark.parametrize("moment", ["before the write", "during the write"])
+@pytest.mark.parametrize("taken", ["waits", "is taken", "is taken and has ended"])
+async def test_a_task_that_was_taken_up_asks_for_nothing_whoever_writes_last(
+    taken: str, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I16: a client would answer again what it has answered, and a remote agent give the call up."""
+    store, clock = MemoryStore(), Clock()
+    tasks, there = (TaskStore(lambda: store, KEYS, clock) for _ in range(2))
+    pending = PendingTasks(lambda: store.suspensions, KEYS, clock)
+    version = await saved(tasks, task())
+    held = await pending.hold(
+        PendingTask("t1", "ctx", ANN.id, ANN.tenant or "", (Wanted("c1", "search", "input", "h"),))
+    )
+    put = tasks._put
+
+    async def goes_on() -> None:
+        if taken != "waits":
+            mine = await pending.take(held)
+            await saved(there, task("t1", WORKING), version)
+            if "ended" in taken:
+                await pending.end(mine)
+
+    async def put_late(*given: Any) -> bool:
+        monkeypatch.undo()
+        await goes_on()
+        return await put(*given)
+
+    if moment == "before the write":
+        await goes_on()
+    else:
+        monkeypatch.setattr(tasks, "_put", put_late)
+    asks = task("t1", ASKS)
+    asks.status.message.CopyFrom(p.Message(message_id="q", role=p.Role.ROLE_AGENT, parts=[p.Part(text="Well?")]))
+    await saved(tasks, asks, version)
+    stored = await tasks.get("t1", of(ANN))
+    assert stored is not None
+    waits = taken == "waits"
+    assert (stored.task.status.state, stored.task.status.HasField("message")) == (ASKS if waits else WORKING, waits)
+    assert asks.status.state == ASKS, "the task of the SDK stays as it is"
 
 
 async def test_a_changed_or_old_record_is_no_task() -> None:
