@@ -10,9 +10,9 @@ import typing
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import Field, dataclass
-from functools import lru_cache, partial
+from functools import lru_cache, partial, wraps
 from types import NoneType, UnionType
-from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeAlias, Union
+from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar, Union
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,8 @@ class _Dataclass(Protocol):
 
 Count: TypeAlias = Annotated[int, Least(1)]
 """A number of things, 1 or more."""
+
+Init = TypeVar("Init", bound=Callable[..., None])
 
 _NUMBERS: dict[object, tuple[type | tuple[type, ...], str]] = {
     int: (int, "a whole number"),
@@ -123,21 +125,30 @@ def check_fields(
             raise error(f"{where or kind.__name__}: {name} {fault}")
 
 
-def check_call(
-    function: Callable[..., object],
-    given: Mapping[str, object],
-    where: str,
-    error: Callable[[str], Exception] = TypeError,
-) -> None:
-    """Check arguments of a function against its annotations; *where* is what the message begins with.
+def checks_kinds(error: Callable[[str], Exception]) -> Callable[[Init], Init]:
+    """Decorate an ``__init__``: first, its arguments are checked against their annotations.
 
-    Raises:
+    Raises (the decorated method):
         Exception: that of *error*; an argument is of another type.
     """
-    kinds = annotations_of(function)
-    for name, value in given.items():
-        if (fault := fault_of_kind(value, kinds[name])) is not None:
-            raise error(f"{where}: {name} {fault}")
+
+    def decorate(init: Init) -> Init:
+        where, signature = init.__qualname__.partition(".")[0], inspect.signature(init)
+
+        @wraps(init)
+        def check_and_init(self: object, *args: object, **given: object) -> None:
+            try:
+                named = signature.bind(self, *args, **given).arguments
+            except TypeError:  # the call below says which argument is missing or not known
+                named = {}
+            for name, kind in annotations_of(init).items():
+                if name in named and (fault := fault_of_kind(named[name], kind)) is not None:
+                    raise error(f"{where}: {name} {fault}")
+            init(self, *args, **given)
+
+        return typing.cast("Init", check_and_init)
+
+    return decorate
 
 
 @lru_cache(256)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Collection
 
 from callgate.errors import RegistrationError
-from callgate.providers.kinds import check_call
+from callgate.providers.kinds import checks_kinds
 from callgate.providers.stores.jobs import Job
 from callgate.runtime.jobs.engine_base import EngineBase
 from callgate.runtime.jobs.executor import Executor
@@ -29,9 +29,8 @@ class EmbeddedJobs(EngineBase):
         RegistrationError: a number is negative, or a setting of another type.
     """
 
+    @checks_kinds(RegistrationError)
     def __init__(self, concurrency: int = 4, *, queues: Collection[str] = (), grace: float = 10.0) -> None:
-        given = {"concurrency": concurrency, "queues": queues, "grace": grace}
-        check_call(EmbeddedJobs.__init__, given, "EmbeddedJobs", RegistrationError)
         if concurrency < 0 or not grace >= 0:
             raise RegistrationError("EmbeddedJobs: concurrency and grace are at least 0")
         self.concurrency, self.queues, self.grace = concurrency, tuple(queues), grace

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from copy import copy
 from dataclasses import dataclass
 
-from callgate.providers.kinds import Count, check_call
+from callgate.providers.kinds import Count, checks_kinds
 from callgate.providers.stores.base import CacheEntry, Grant, Limit, StoreFigures, Taken
 from callgate.providers.stores.kept_texts import keepable, refuse_unkept
 from callgate.providers.stores.memory.audit import MAX_ROWS, HeldAudit, MemoryAudit
@@ -33,6 +33,7 @@ class MemoryStore:
     name = "memory"
     durable = False
 
+    @checks_kinds(TypeError)
     def __init__(
         self,
         now: Callable[[], float] = time.time,
@@ -42,8 +43,6 @@ class MemoryStore:
         max_effects: Count = 100_000,
         max_audit_rows: Count = MAX_ROWS,
     ) -> None:
-        sizes = {"cache_size": cache_size, "cache_bytes": cache_bytes, "max_effects": max_effects}
-        check_call(MemoryStore.__init__, {"now": now, **sizes, "max_audit_rows": max_audit_rows}, "MemoryStore")
         self._now, self._cache_size, self._max_effects = now, cache_size, max_effects
         self._max_audit_rows, self._cache_bytes = max_audit_rows, cache_bytes
         self._namespaces: dict[str, MemoryStore] = {}

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from copy import copy
 
 from callgate.errors import StoreUnsupported
-from callgate.providers.kinds import Count, check_call
+from callgate.providers.kinds import Count, checks_kinds
 from callgate.providers.signing import SigningKeys
 from callgate.providers.stores.base import AuditStore, Transaction
 from callgate.providers.stores.effects import EffectStore, PinStore, SuspensionStore
@@ -42,6 +42,7 @@ class RedisStore:
     name = "redis"
     durable = False
 
+    @checks_kinds(TypeError)
     def __init__(
         self,
         url: str,
@@ -51,9 +52,6 @@ class RedisStore:
         pool_size: Count = 20,
         client: object = None,
     ) -> None:
-        check_call(
-            RedisStore.__init__, {"url": url, "now": now, "prefix": prefix, "pool_size": pool_size}, "RedisStore"
-        )
         self._connection, self._now = RedisConnection(url, prefix, pool_size, client), now
         self._namespaces: dict[tuple[str, tuple[str, ...]], RedisStore] = {}
         self.origin = self  # the same for all namespaces, which share the connections

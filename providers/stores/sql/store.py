@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from callgate.providers.exits import PlainThreads
-from callgate.providers.kinds import Count, check_call
+from callgate.providers.kinds import Count, checks_kinds
 from callgate.providers.signing import SigningKeys
 from callgate.providers.stores.base import StoreFigures
 from callgate.providers.stores.ledger_writes import TransactionWriter
@@ -48,11 +48,10 @@ class SqlStore:
         TypeError: a setting is of another type, or *pool_size* below 1.
     """
 
+    @checks_kinds(TypeError)
     def __init__(
         self, url: str, now: Callable[[], float] | None = None, *, pool_size: Count = POOL_SIZE, migrate: bool = True
     ) -> None:
-        given = {"url": url, "now": now, "pool_size": pool_size, "migrate": migrate}
-        check_call(SqlStore.__init__, given, "SqlStore")
         self._database = Database(url, now, pool_size=pool_size, migrate=migrate)
         self.name = "sqlite" if self._database.lite else "postgresql"
         self.durable = not self._database.in_memory

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from callgate.errors import RegistrationError
-from callgate.providers.kinds import check_call
+from callgate.providers.kinds import checks_kinds
 from callgate.providers.logs import LogEvent, emit
 from callgate.providers.stores.base import Transaction
 from callgate.providers.stores.jobs import Job
@@ -52,6 +52,7 @@ class CeleryJobs(EngineBase):
         RegistrationError: an invalid number, no queues, or the extra is not installed.
     """
 
+    @checks_kinds(RegistrationError)
     def __init__(
         self,
         app: Any,
@@ -62,8 +63,6 @@ class CeleryJobs(EngineBase):
     ) -> None:
         if find_spec("celery") is None:
             raise RegistrationError('CeleryJobs needs packages that are not installed: pip install "callgate[celery]"')
-        given = {"queues": queues, "queue_prefix": queue_prefix, "resend": resend}
-        check_call(CeleryJobs.__init__, given, "CeleryJobs", RegistrationError)
         if not isinstance(app, str) and not hasattr(app, "send_task"):
             raise RegistrationError("CeleryJobs: give a Celery application, or the address of a broker")
         if not queues or (resend is not None and not resend > 0):

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from callgate.errors import RegistrationError, StoreError
-from callgate.providers.kinds import check_call
+from callgate.providers.kinds import checks_kinds
 from callgate.providers.logs import LogEvent, emit
 from callgate.providers.stores.base import Transaction
 from callgate.providers.stores.jobs import Job
@@ -44,11 +44,10 @@ class ProcrastinateJobs(EngineBase):
         RegistrationError: an invalid number, no queues, or the extra is not installed.
     """
 
+    @checks_kinds(RegistrationError)
     def __init__(
         self, *, queues: Collection[str] = ("default",), poll: float = 1.0, resend: float | None = None
     ) -> None:
-        given = {"queues": queues, "poll": poll, "resend": resend}
-        check_call(ProcrastinateJobs.__init__, given, "ProcrastinateJobs", RegistrationError)
         if not queues or not poll > 0 or (resend is not None and not resend > 0):
             raise RegistrationError("ProcrastinateJobs: give names of queues, and poll and resend as seconds above 0")
         if not all(find_spec(name) for name in ("procrastinate", "psycopg", "psycopg_pool")):
