@@ -158,7 +158,8 @@ class _LiteBatch(Batch):
         self, reads: Sequence[Step], compute: Callable[[list[list[Row]]], Sequence[Step]], writes: bool
     ) -> None:
         if not writes:
-            compute([self._rows(*step) for step in reads])
+            connection = self._batches.connection()
+            compute([_rows(connection, *step) for step in reads])
             return
         for statement, values in compute([self._run(*step) for step in reads]):
             self._run(statement, values)
@@ -176,18 +177,19 @@ class _LiteBatch(Batch):
         connection = self._batches.connection()
         if not connection.in_transaction:
             connection.execute("BEGIN IMMEDIATE")
-        return self._rows(statement, values)
-
-    def _rows(self, statement: Statement, values: Sequence[Values]) -> list[Row]:
-        connection, rows = self._batches.connection(), list[Row]()
-        if statement.lite:
-            for one in values:
-                rows += connection.execute(statement.lite, one).fetchall()
-        return rows
+        return _rows(connection, statement, values)
 
     def _commit_now(self) -> None:
         self.committing = True
         self._batches.connection().execute("COMMIT")
+
+
+def _rows(connection: sqlite3.Connection, statement: Statement, values: Sequence[Values]) -> list[Row]:
+    rows = list[Row]()
+    if statement.lite:
+        for one in values:
+            rows += connection.execute(statement.lite, one).fetchall()
+    return rows
 
 
 def _is_outage(error: Exception) -> bool:
