@@ -217,10 +217,8 @@ class Dump:
             value = reader.whole(value)
         try:
             return self._serialised(value, reader)
-        except Invalid:
-            raise
-        except Exception:  # noqa: BLE001  (a serialiser of the author may raise anything; the text may hold values)
-            refused = not_json(value, reader.deepest)
+        except Exception as error:  # noqa: BLE001  (a serialiser of the author may raise anything; the text may hold values)
+            refused = error if isinstance(error, Invalid) else not_json(value, reader.deepest)
         raise refused
 
     def plain_only(self, copy: Callable[[R, Any], object]) -> Callable[[R, Any], object]:
