@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextvars import ContextVar
 from typing import TypeAlias
 from uuid import uuid4
@@ -50,10 +50,16 @@ Held: TypeAlias = UserMemory[tuple[_Stream, bytes]]
 
 
 class SessionStreams:
-    """The messages of one session, which its client may have missed. No other session has their ids."""
+    """The messages of one session, which its client may have missed. No other session has their ids.
 
-    def __init__(self, held: Held, owner: Owner, longest: float = LONGEST) -> None:
+    *note_response* is called with the id of each request that has its response.
+    """
+
+    def __init__(
+        self, held: Held, owner: Owner, note_response: Callable[[str], None] | None = None, longest: float = LONGEST
+    ) -> None:
         self._held, self._owner, self._longest = held, owner, longest
+        self._note_response = note_response
         self._id, self._count = uuid4().hex, 0
         self._streams: WeakValueDictionary[str, _Stream] = WeakValueDictionary()
         self._open: dict[str, _Stream] = {}  # by the id of the client's request
@@ -75,6 +81,9 @@ class SessionStreams:
         """
         if message is None:
             self._begin(request)
+        ends = isinstance(message, JSONRPCResponse | JSONRPCError) and message.id is not None
+        if ends and self._note_response is not None:
+            self._note_response(request)
         stream = self._open.get(request)
         if stream is None:
             return ""
@@ -83,7 +92,7 @@ class SessionStreams:
         if message is not None:
             text = message.model_dump_json(by_alias=True, exclude_unset=True).encode()
             self._held.put(self._owner, id, (stream, text), len(text))
-            if isinstance(message, JSONRPCResponse | JSONRPCError) and message.id is not None:
+            if ends:
                 del self._open[request]
                 stream.ended = True
             stream.wake()

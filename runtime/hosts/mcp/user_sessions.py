@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import TypeAlias
 
 from mcp.server.context import ServerRequestContext
@@ -19,6 +19,7 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 
 from callgate.runtime.hosts.mcp.access import App, Message, Receive, Send
+from callgate.runtime.hosts.mcp.request_ids import RequestIds, read_request_id
 from callgate.runtime.hosts.mcp.resumed_streams import SessionStreams
 from callgate.runtime.hosts.mcp.user_memory import Owner
 from callgate.tools.calls import User
@@ -26,16 +27,47 @@ from callgate.tools.calls import User
 SESSION = "mcp-session-id"
 _NO_SESSION = {"jsonrpc": "2.0", "id": None, "error": {"code": INVALID_REQUEST, "message": "Session not found"}}
 """The answer of the SDK to an unknown session."""
+_TAKEN_TEXT = "A request with this id has no response yet. Give each request of a session an id of its own."
+_TAKEN = {"jsonrpc": "2.0", "id": None, "error": {"code": INVALID_REQUEST, "message": _TAKEN_TEXT}}
 Listen: TypeAlias = Callable[
     [ServerRequestContext, SubscriptionsListenRequestParams], Awaitable[SubscriptionsListenResult]
 ]
 
 
-class _Session:
-    __slots__ = ("requests", "streams")
+NewStreams: TypeAlias = Callable[[Owner, Callable[[str], None]], SessionStreams]
+"""Makes the streams of a session of an owner; they call the function with the id of each request that has its response."""
 
-    def __init__(self, streams: SessionStreams | None) -> None:
-        self.requests, self.streams = 1, streams  # the number of requests under way
+
+class _Session:
+    __slots__ = ("ids", "requests", "streams")
+
+    def __init__(self, owner: Owner, new_streams: NewStreams | None) -> None:
+        self.requests = 1  # the number of requests under way
+        self.ids = RequestIds(is_told=new_streams is not None)
+        self.streams = None if new_streams is None else new_streams(owner, self.ids.note_response)
+
+    async def serve(self, app: App, scope: Message, receive: Receive, send: Send) -> None:
+        """Serve a request, whose id has to be free."""
+        id = None
+        if scope["method"] == "POST":
+            id, receive = await read_request_id(receive)
+        if id is not None and not self.ids.take(id):
+            await JSONResponse(_TAKEN, 409)(scope, receive, send)
+            return
+        refused, lost = False, True
+
+        async def noted(message: Message) -> None:
+            nonlocal refused, lost
+            refused = refused or message.get("status", 0) >= 400
+            await send(message)
+            lost = message["type"] == "http.response.start" or message.get("more_body", False)
+
+        try:
+            with nullcontext() if self.streams is None else self.streams.entered():
+                await app(scope, receive, noted)
+        finally:
+            if id is not None:
+                self.ids.note_end(id, refused=refused, lost=lost)
 
 
 class UserSessions:
@@ -50,7 +82,7 @@ class UserSessions:
         user_of: Callable[[Message], User | None],
         limit: int,
         total: int,
-        new_streams: Callable[[Owner], SessionStreams] | None,
+        new_streams: NewStreams | None,
     ) -> None:
         self._app, self._user_of, self._limit, self._total = app, user_of, limit, total
         self._new_streams = new_streams
@@ -96,8 +128,7 @@ class UserSessions:
             await send(message)
 
         try:
-            with _entered(session.streams):
-                await self._app(scope, receive, noted)
+            await session.serve(self._app, scope, receive, noted)
         finally:
             session.requests -= 1
             if ended and sessions.get(id) is session:
@@ -110,7 +141,7 @@ class UserSessions:
             await JSONResponse({"detail": text}, 429, {"retry-after": "10"})(scope, receive, send)
             return
         self._opening[owner] += 1
-        session = _Session(None if self._new_streams is None else self._new_streams(owner))
+        session = _Session(owner, self._new_streams)
         opened: str | None = None
 
         async def noted(message: Message) -> None:
@@ -127,8 +158,7 @@ class UserSessions:
             await send(message)
 
         try:
-            with _entered(session.streams):
-                await self._app(scope, receive, noted)
+            await session.serve(self._app, scope, receive, noted)
         finally:
             session.requests -= 1
             self._opening[owner] -= 1
@@ -154,10 +184,6 @@ class UserSessions:
         self._owners.pop(id, None)
         if not sessions:
             self._sessions.pop(owner, None)
-
-
-def _entered(streams: SessionStreams | None) -> AbstractContextManager[None]:
-    return nullcontext() if streams is None else streams.entered()
 
 
 class UserStreams:
