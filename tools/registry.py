@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias
@@ -69,6 +70,7 @@ class ToolRegistry(metaclass=Explained):
         self._index: Any = None
         self._known: dict[int, tuple[object, str]] = {}  # by identity of the registered object: the object and its name
         self._ids: dict[str, set[int]] = {}  # by name: the keys of its entries there
+        self._alike = Counter[str]()  # by case-folded name: how many tools a reader takes for one
         given = list(tools)
         records = [validate_tool(tool) for tool in given]
         names = [record.id for record in records]
@@ -214,6 +216,7 @@ class ToolRegistry(metaclass=Explained):
     def _change(self, change: Change, given: Iterable[tuple[object, ToolRecord]]) -> None:
         """Make a change. Other threads see the tools before it, or those after it."""
         with self.changing(change):
+            alike = self._counted(change)
             records, known = self._records.copy(), self._known
             if any(name in records for name in change):  # a new name leaves no old record behind
                 known = known.copy()
@@ -233,8 +236,29 @@ class ToolRegistry(metaclass=Explained):
                 known[id(record)] = (record, record.id)
                 self._ids[record.id] = {id(tool), id(record)}
             self._records, self._known = records, known
+            self._alike.update(alike)
             self.version += 1
         self._notify()
+
+    def _counted(self, change: Change) -> dict[str, int]:
+        """Return what a change adds to ``_alike``.
+
+        Raises:
+            DefinitionError: a tool from outside has a name that looks like that of another tool: people approve by name.
+        """
+        more = Counter[str]()
+        for name, record in change.items():
+            more[name.casefold()] += (record is not None) - (name in self._records)
+        for name, record in change.items():
+            if (
+                record is not None
+                and record.definition.outside
+                and self._alike[name.casefold()] + more[name.casefold()] > 1
+            ):
+                raise DefinitionError(
+                    f"tool {clip(name)!r} from outside has a name that looks like that of another tool: give its names a prefix"
+                )
+        return more
 
     def _notify(self) -> None:
         for listener in tuple(self._listeners.values()):

@@ -236,3 +236,27 @@ def test_listeners_hear_of_each_change_after_it_was_made(caplog: pytest.LogCaptu
     with pytest.raises(DefinitionError):
         registry.register(record("bad"))
     assert len(seen) == 4
+
+
+@pytest.mark.parametrize("name", ["Pay", "PAY"])
+def test_a_tool_from_outside_does_not_look_like_another_tool(name: str) -> None:
+    """A person approves by name. The application may give its own tools any names, and a name that has gone is free."""
+
+    @tool(effect="read")
+    def pay() -> str:
+        """Pay."""
+        return "mine"
+
+    async def execute(input: dict[str, Any], ctx: Any) -> None: ...
+
+    outside = ToolRecord(ToolDefinition(name, "Pay.", {"type": "object"}), execute, trusted=False, formats="assert")
+    registry = ToolRegistry([pay])
+    for add in (registry.register, registry.add_inline, lambda one: registry.exchange([one])):
+        with pytest.raises(DefinitionError, match="looks like that of another tool: give its names a prefix"):
+            add(outside)
+    with pytest.raises(DefinitionError, match="looks like"):
+        ToolRegistry([pay, outside])
+    assert registry.names == ("pay",)
+    registry.exchange([outside], ["pay"])
+    assert registry.names == (name,)
+    assert set(ToolRegistry([pay, tool(name=name, effect="read")(lambda: "also mine")]).names) == {"pay", name}

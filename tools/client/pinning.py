@@ -27,6 +27,7 @@ from callgate.providers.stores.effects import Pin, PinStore
 from callgate.tools.definition import ToolDefinition
 from callgate.tools.values import clip, dump, pointer
 from callgate.tools.values import digest as digest_of
+from callgate.tools.visible import folded
 
 MAX_PINS = 1_024
 """Pinned tools of one provider; the limit protects the store from a provider that invents names."""
@@ -130,8 +131,9 @@ class ToolPins:
         refused: list[str] = []
         for definition in found:
             name = definition.name
-            if name in taken or name in owners:
-                shadowing.append(Shadowing(name, None if name in taken else owners[name]))
+            owner = owners.get(folded(name))
+            if name in taken or owner is not None:
+                shadowing.append(Shadowing(name, None if name in taken else owner))
             elif name not in pins and len(pins) >= MAX_PINS:
                 refused.append(name)
             else:
@@ -170,7 +172,10 @@ class ToolPins:
         return pin
 
     async def _owners(self, tenant: str, providers: Iterable[str]) -> dict[str, str]:
-        return {pin.tool: provider for provider in providers for pin in await self._store.list(tenant, provider)}
+        """Return the owners of names, as a reader takes them: an approver is a reader."""
+        return {
+            folded(pin.tool): provider for provider in providers for pin in await self._store.list(tenant, provider)
+        }
 
     def _pin(self, provider: str, tool: str, digest: str, by: str | None = None) -> Pin:
         return Pin(provider, tool, digest, self._clock.time(), by)

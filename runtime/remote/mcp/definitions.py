@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -21,7 +21,7 @@ from callgate.tools.schemas.engines.dialect import Role
 from callgate.tools.schemas.engines.raw import INPUT_LIMITS
 from callgate.tools.schemas.outside import compile_outside
 from callgate.tools.values import clip, deeper_than, pointer
-from callgate.tools.visible import INVISIBLE
+from callgate.tools.visible import INVISIBLE, folded
 
 MAX_PAGES = 64
 """Maximum number of pages of one list."""
@@ -44,6 +44,16 @@ class Found:
 
     tools: dict[str, Admitted] = field(default_factory=dict[str, Admitted])
     refused: dict[str, str] = field(default_factory=dict[str, str])
+
+    def leave_out_lookalikes(self, others: Iterable[str]) -> None:
+        """Leave out names that a reader takes for one of *others*, or for another of this server: an approver is a reader."""
+        alike: dict[str, set[str]] = {}
+        for name in (*others, *self.tools):
+            alike.setdefault(folded(name), set()).add(name)
+        for name in [name for name in self.tools if len(alike[folded(name)]) > 1]:
+            found = ", ".join(sorted(alike[folded(name)] - {name}))
+            self.refused[name] = f"the name looks like that of another tool: {found}; give McpServer a prefix="
+            del self.tools[name]
 
 
 def visible(text: str | None) -> str:

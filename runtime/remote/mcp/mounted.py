@@ -33,6 +33,7 @@ class MountedServer:
         self._server, self._registry, self._pins = server, registry, pins
         self._owner = Owner(server, self._step, self._on_change)
         self._known: dict[str, Admitted] = {}
+        self._records: dict[str, ToolRecord] = {}  # that this mount has added
         self._refused: dict[str, str] = {}
         self._changed: tuple[ChangedTool, ...] = ()
         self._again = asyncio.Event()
@@ -48,12 +49,12 @@ class MountedServer:
     @property
     def tools(self) -> Mapping[str, str]:
         """The names here, each with the name at the server."""
-        return {name: remote for name, (remote, _, _) in self._known.items()}
+        return {name: self._known[name][0] for name in self._own() if name in self._known}
 
     @property
     def records(self) -> Sequence[ToolRecord]:
         """The tools as they are now."""
-        return [self._registry.get(name) for name in self._known]
+        return [record for name, record in self._own().items() if name in self._known]
 
     @property
     def refused(self) -> Mapping[str, str]:
@@ -86,8 +87,8 @@ class MountedServer:
             self._following.cancel()
             await asyncio.wait([self._following])
         await self._owner.close()
-        known, self._known = self._known, {}
-        for name in known:
+        self._known = {}
+        for name in self._own():
             self._remove(name)
 
     async def refresh(self) -> None:
@@ -126,19 +127,25 @@ class MountedServer:
         async with self._one_at_a_time:
             found = await admit_tools(await read_tools(session, self._server), self._server)
             await self._pin(found)
-            gone = [name for name in self._known if name not in found.tools]
+            own = self._own()
+            gone = [name for name in own if name not in found.tools]
             fresh = {name: self._record(name, *one) for name, one in found.tools.items() if self._is_new(name, one[1])}
             try:
-                for record in self._registry.exchange(fresh.values(), gone, replace=True):
-                    log_warnings(record.id, record.definition.lints)
+                self._registry.exchange(fresh.values(), [*gone, *(name for name in fresh if name in own)])
+                self._records |= fresh
+                for name, record in fresh.items():
+                    log_warnings(name, record.definition.lints)
             except CallgateError:  # one of them is refused: the others are exchanged without it
                 self._exchange_each(fresh, gone, found)
             self._known = found.tools
             self._refused = found.refused
 
     async def _pin(self, found: Found) -> None:
-        """Leave out what has changed, and names that the application or another server has."""
-        taken = [name for name in self._registry.names if name not in self._known]
+        """Leave out what has changed, and names that the application or another server has, or that look like theirs."""
+        own = self._own()
+        others = [name for name in self._registry.names if name not in own]
+        found.leave_out_lookalikes(others)
+        taken = set(others)
         definitions = [definition for _, definition, _ in found.tools.values()]
         seen = await self._pins.admit(TENANT, self._server.name, definitions, taken=taken)
         self._changed = seen.changed
@@ -147,6 +154,11 @@ class MountedServer:
         found.refused |= dict.fromkeys(seen.refused, "too many pinned tools")
         agreed = {one.name for one in seen.tools}
         found.tools = {name: one for name, one in found.tools.items() if name in agreed}
+
+    def _own(self) -> dict[str, ToolRecord]:
+        """Return the tools of this mount. The application may have replaced or removed one: its own stays as it is."""
+        there = self._registry.records
+        return {name: record for name, record in self._records.items() if there.get(name) is record}
 
     def _is_new(self, name: str, definition: ToolDefinition) -> bool:
         known = self._known.get(name)
@@ -168,17 +180,19 @@ class MountedServer:
             self._remove(name)
         for name, record in fresh.items():
             try:
-                self._registry.add_validated(record, replace=name in self._known)
+                self._registry.add_validated(record, replace=name in self._own())
+                self._records[name] = record
                 log_warnings(name, record.definition.lints)
             except CallgateError as error:
                 found.refused[name] = str(error)[:300]
                 found.tools.pop(name)
-                if name in self._known:  # its definition is another one now
+                if name in self._own():  # its definition is another one now
                     self._remove(name)
 
     def _remove(self, name: str) -> None:
         try:
             self._registry.remove(name)
+            del self._records[name]
         except CallgateError as error:  # a rule names the tool: it stays, and its calls end as ``remote_changed``
             self._refused[name] = str(error)[:300]
 

@@ -241,6 +241,15 @@ async def test_a_name_stays_with_the_provider_that_had_it_first(order: tuple[str
     assert await store.find(TENANT, order[1], "search") is None
 
 
+async def test_a_name_that_looks_like_that_of_another_provider_is_taken() -> None:
+    """Invariants B2: a person approves by name, and takes names that differ in case for one."""
+    store = Store()
+    await ToolPins(store).admit(TENANT, "a", [tool("search")])
+    seen = await ToolPins(store).admit(TENANT, "b", [tool("Search"), tool("other")], others="ab")
+    assert [found.name for found in seen.tools] == ["other"]
+    assert seen.shadowing == (Shadowing("Search", "a"),)
+
+
 async def test_a_name_of_the_applications_own_is_taken() -> None:
     """Invariants B2."""
     store = Store()

@@ -306,6 +306,56 @@ async def test_a_server_does_not_shadow_a_tool_of_the_application() -> None:
         assert "toy_double" in found.tools
 
 
+@pytest.mark.parametrize("name", ["pay", "Pay", "PAY"])
+async def test_no_name_of_a_server_looks_like_that_of_another_tool(name: str) -> None:
+    """A person approves by name. With a prefix, the tool is offered."""
+
+    @tool(effect="read")
+    async def pay() -> str:
+        """The application's own."""
+        return "mine"
+
+    async with toy_served() as (toy, running), gate_with(tools=[pay]) as gate:
+        toy.tools = {name: toy.tools["say"].model_copy(update={"name": name})}
+        found = await gate.mount(at(running, prefix=""))
+        assert not found.tools
+        assert "name" in found.refused[name]
+        await found.close()
+        assert (await gate.mount(at(running))).tools == {f"toy_{name}": name}
+        assert (await gate.call("pay", {}, user=ANN)).output == "mine"
+
+
+async def test_names_of_one_server_that_look_alike_are_all_left_out_in_any_order() -> None:
+    async with toy_served() as (toy, running), gate_with() as gate:
+        for order in (("say", "Say", "other"), ("other", "Say", "say")):
+            toy.tools = {name: toy.tools["say"].model_copy(update={"name": name}) for name in order}
+            found = await gate.mount(at(running))
+            assert set(found.tools) == {"toy_other"}
+            assert set(found.refused) == {"toy_say", "toy_Say"}
+            await found.close()
+
+
+@pytest.mark.parametrize("then", ["close", "refresh", "change"])
+async def test_a_tool_that_the_application_puts_in_the_place_of_a_remote_one_stays(then: str) -> None:
+    """Whatever the server does next. Another tool of the server is the control: it follows the server."""
+
+    @tool(name="toy_say", effect="read")
+    async def say() -> str:
+        """The application's own."""
+        return "mine"
+
+    async with mounted() as (toy, gate, found):
+        gate.add(say, replace=True)
+        assert "toy_say" not in found.tools
+        assert "toy_say" not in [record.id for record in found.records]
+        if then == "change":
+            changed = {name: one.model_copy(update={"description": "New."}) for name, one in toy.tools.items()}
+            toy.tools = {name: changed[name] for name in ("say", "double")}
+        await (found.close() if then == "close" else found.refresh())
+        assert (await gate.call("toy_say", {}, user=ANN)).output == "mine"
+        assert ("toy_double" in gate.registry) == (then == "refresh")
+
+
 # ---------------------------------------------------------------------- connections
 
 
