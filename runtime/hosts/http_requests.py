@@ -7,10 +7,14 @@ import inspect
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 from callgate.providers.http.bounded import MAX_NESTING, BoundedBody
 from callgate.tools.calls import User
+
+CLIENT_GONE = 499
+"""The status, in logs and metrics, of a request whose client disconnected before the response; nginx has the same."""
 
 _HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 
@@ -87,3 +91,30 @@ async def read_bounded(
             parts.append(body.feed(message.get("body", b"")))
             if not message.get("more_body", False):
                 return b"".join(parts)
+
+
+Asgi: TypeAlias = MutableMapping[str, Any]
+
+
+async def answered(
+    app: Callable[[Asgi, Callable[[], Awaitable[Asgi]], Callable[[Asgi], Awaitable[None]]], Awaitable[None]],
+    scope: Asgi,
+    receive: Callable[[], Awaitable[Asgi]],
+    send: Callable[[Asgi], Awaitable[None]],
+) -> None:
+    """Serve a request; if *app* sends no response because the client has gone, send an empty one, which the server drops.
+
+    Middleware such as Starlette's ``BaseHTTPMiddleware`` takes a missing response for an error, with a traceback in the log.
+    """
+    started = False
+
+    async def noted(message: Asgi) -> None:
+        nonlocal started
+        started = True
+        await send(message)
+
+    await app(scope, receive, noted)
+    if not started:
+        with suppress(OSError):
+            await send({"type": "http.response.start", "status": CLIENT_GONE, "headers": []})
+            await send({"type": "http.response.body", "body": b""})

@@ -12,6 +12,7 @@ from callgate.providers.http.bounded import BodyRefused, NotUtf8, TooDeep, has_m
 from callgate.runtime.gate.gate import Gate
 from callgate.runtime.hosts.a2a.texts import has_more_text
 from callgate.runtime.hosts.http_requests import Authenticate, holds_half_pair, principal, read_bounded
+from callgate.runtime.hosts.not_open import OPENS, NotOpen
 from callgate.tools.arguments.exact_json import what_is_lost
 from callgate.tools.calls import ANONYMOUS, User
 
@@ -70,11 +71,13 @@ def authenticated(endpoint: Endpoint, gate: Gate, authenticate: Authenticate, ch
 
     A task has an owner, so requests without a user and requests of ``ANONYMOUS`` are refused with 401.
     """
+    closed = NotOpen("a2a.agent", OPENS)
 
     async def serve(request: Request) -> Response:
         from starlette.requests import Request
 
         if not gate.is_open:
+            closed.log()
             return _refusal(503, "The service is not available.")
         user = await principal(authenticate, Request(request.scope))  # ``authenticate`` cannot read the body
         if user is None or user.id == ANONYMOUS.id:

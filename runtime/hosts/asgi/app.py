@@ -13,6 +13,7 @@ GET     /openapi.json            all of this for this user, as OpenAPI 3.1
 from __future__ import annotations
 
 import warnings
+from contextlib import suppress
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -34,7 +35,8 @@ from callgate.runtime.hosts.asgi.request import (
 )
 from callgate.runtime.hosts.asgi.response import Response, run_until_disconnect, send_events, send_result
 from callgate.runtime.hosts.asgi.spec import listed, openapi
-from callgate.runtime.hosts.http_requests import Authenticate, principal
+from callgate.runtime.hosts.http_requests import CLIENT_GONE, Authenticate, principal
+from callgate.runtime.hosts.not_open import OPENS, NotOpen
 from callgate.runtime.lifespan.probe import StoreProbe
 from callgate.runtime.models import codecs
 from callgate.tools.calls import ToolCall, User
@@ -70,6 +72,7 @@ class GateApp:
     ) -> None:
         self.gate = gate
         self._probe = StoreProbe(gate)
+        self._not_open = NotOpen("callgate.asgi", OPENS)
         self.authenticate = authenticate
         self.challenge = challenge
         self.read_timeout = read_timeout
@@ -118,11 +121,14 @@ class GateApp:
             try:
                 await self._route(scope, receive, response)
             except GateClosed:
+                self._not_open.log()
                 raise not_open() from None
         except Problem as problem:
             await self._send_problem(response, problem)
         except Disconnected:
-            return
+            if not response.started:  # the server drops it; middleware may take a missing response for an error
+                with suppress(Disconnected):
+                    await response.json(CLIENT_GONE, b"")
         except Exception:
             await self._send_problem(response, Problem(500, "internal", "The request failed."))
             raise  # for the server's log
@@ -144,6 +150,7 @@ class GateApp:
             await response.json(200 if ready else 503, dump({"live": True, "ready": ready}))
             return
         if not self.gate.is_open:
+            self._not_open.log()
             raise not_open()
         user = await self._authenticate(scope)
         _, *parts = path.split("/")

@@ -122,14 +122,11 @@ class Access:
         return options
 
     def guarded(self, app: App) -> App:
-        """Wrap the SDK's endpoint: a request needs an open gate, a user, and a body that arrives in time."""
+        """Wrap the SDK's endpoint: a request needs a user, and a body that arrives in time."""
         if self.authenticate is not None:
             app = AuthContextMiddleware(app)
 
         async def serve(scope: Message, receive: Receive, send: Send) -> None:
-            if scope["type"] != "http":
-                await app(scope, receive, send)
-                return
             refusal = await self._refusal(scope)
             if refusal is None and scope["method"] == "POST":
                 body = await self._body(receive)
@@ -143,8 +140,6 @@ class Access:
 
     async def _refusal(self, scope: Message) -> JSONResponse | None:
         """Return the response that refuses a request; else note its user."""
-        if not self.gate.is_open:
-            return JSONResponse({"detail": "The service is not available."}, 503)
         if self.is_local and (self.user is None or not _is_from_here(scope)):
             return JSONResponse({"detail": "This service has no authentication: it serves its own machine only."}, 403)
         if self.oauth is not None and has_two_credentials(scope["headers"]):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -18,9 +18,12 @@ from mcp_types import CallToolRequestParams, ListToolsResult, PaginatedRequestPa
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
+from starlette.responses import JSONResponse
+from starlette.routing import Router
 
 from callgate.runtime.gate import Gate
-from callgate.runtime.hosts.mcp.access import Access, Message, Receive, Send
+from callgate.runtime.hosts.http_requests import answered
+from callgate.runtime.hosts.mcp.access import Access, App, Message, Receive, Send
 from callgate.runtime.hosts.mcp.call import CallHandler
 from callgate.runtime.hosts.mcp.held_results import HeldResults
 from callgate.runtime.hosts.mcp.listing import Listing
@@ -29,6 +32,7 @@ from callgate.runtime.hosts.mcp.standard_input import bounded_lines, standard_in
 from callgate.runtime.hosts.mcp.tasks import Tasks
 from callgate.runtime.hosts.mcp.user_memory import UserMemory
 from callgate.runtime.hosts.mcp.user_sessions import UserSessions, UserStreams
+from callgate.runtime.hosts.not_open import NotOpen
 from callgate.runtime.pipeline.waiting import cancel_and_wait
 from callgate.tools.values import thaw
 
@@ -96,13 +100,17 @@ class GateServer:
             options |= {"event_store": StreamStore(), "retry_interval": int(resumption.retry * 1_000)}
             held: Held = UserMemory(resumption.max_bytes, resumption.max_count, resumption.ttl, self._gate.waits.now)
             new_streams = partial(SessionStreams, held, longest=resumption.close_after or LONGEST)
-        app = self.sdk.streamable_http_app(streamable_http_path=path, max_sessions=self._max_sessions, **options)
-        # the innermost one: the SDK has found the user of a token before
         per_user = self._max_sessions if self._access.is_local else self._per_user
         limits = {"limit": per_user, "total": self._max_sessions}
-        user_of = self._access.user_in
-        app.user_middleware.append(Middleware(UserSessions, user_of=user_of, new_streams=new_streams, **limits))
-        return HttpApp(app, self._access)
+        sessions = Middleware(UserSessions, user_of=self._access.user_in, new_streams=new_streams, **limits)
+
+        def make() -> Starlette:
+            app = self.sdk.streamable_http_app(streamable_http_path=path, max_sessions=self._max_sessions, **options)
+            app.user_middleware.append(sessions)  # the innermost one: the SDK has found the user of a token before
+            return app
+
+        make()  # to refuse a wrong path here
+        return HttpApp(make, self._access)
 
     async def tools_changed(self) -> None:
         """Tell the clients that listen that the list of tools has changed."""
@@ -151,16 +159,32 @@ class GateServer:
 
 
 class HttpApp:
-    """The ASGI application of a server. It serves one lifespan; for another one, make it again with ``asgi``."""
+    """The ASGI application of a server. It serves while it is in its lifespan, also in one lifespan after another."""
 
-    def __init__(self, app: Starlette, access: Access) -> None:
-        self._app = app
-        self._serve = access.guarded(app)
+    def __init__(self, make: Callable[[], Starlette], access: Access) -> None:
+        self._make, self._access = make, access
+        self._serve: App | None = None
+        self._not_open = NotOpen("mcp.server", "write FastAPI(lifespan=mounted.lifespan), or enter it in yours")
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """See the ASGI specification."""
-        await self._serve(scope, receive, send)
+        if scope["type"] == "lifespan":
+            await Router(lifespan=self.lifespan).lifespan(scope, receive, send)
+        elif scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1000})
+        elif self._serve is None or not self._access.gate.is_open:
+            self._not_open.log()
+            await JSONResponse({"detail": "The service is not available."}, 503)(scope, receive, send)
+        else:
+            await answered(self._serve, scope, receive, send)
 
-    def lifespan(self, _app: object = None) -> AbstractAsyncContextManager[object]:
+    @asynccontextmanager
+    async def lifespan(self, _app: object = None) -> AsyncGenerator[None]:
         """Serve requests until the context ends: for the lifespan of an application that mounts this one."""
-        return self._app.router.lifespan_context(self._app)
+        app = self._make()  # the SDK's application serves once
+        async with app.router.lifespan_context(app):
+            self._serve = self._access.guarded(app)
+            try:
+                yield
+            finally:
+                self._serve = None

@@ -135,6 +135,20 @@ async def test_an_application_mounts_it(era: str) -> None:
     assert not gate.is_open
 
 
+@BOTH_ERAS
+async def test_an_application_opens_again(era: str) -> None:
+    """As the tests of an application do, with one client after another."""
+    desk = Desk()
+    mounted = server_of(desk.gate(), "http").asgi("/mcp")
+    app = FastAPI(lifespan=mounted.lifespan)
+    app.mount("/", mounted)
+    for number in range(2):
+        async with served(app) as running, http_client(running.port, "ann", mode=MODE[era]) as client:
+            assert text_of(await client.call_tool("add", {"a": number})) == str(number + 1)
+        async with served(mounted) as running, http_client(running.port, "ann", mode=MODE[era]) as client:
+            assert text_of(await client.call_tool("add", {"a": number})) == str(number + 1)
+
+
 async def test_without_authentication_it_serves_its_own_machine_only() -> None:
     """A page of another site that resolves its name to this machine, and another machine, are refused."""
     desk = Desk()
