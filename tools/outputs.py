@@ -8,17 +8,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Val
 from collections.abc import Set as AbstractSet
 from copy import copy
 from dataclasses import replace
-from functools import cache
-from typing import Any
+from functools import cache, partial
+from typing import Any, TypeVar
 
 import orjson
 
 from callgate.errors import Invalid
+from callgate.providers.registry import MISSING
 from callgate.tools.calls import Issue
 from callgate.tools.limits import DEFAULT_LIMITS, Limits
 from callgate.tools.schemas.validation import Validator, explain
 from callgate.tools.values import SCALARS, clip, deeper_than, pointer
 
+R = TypeVar("R")
 PLAIN = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 """Options of the fast encoder with which it gives the same JSON as pydantic."""
 OUTPUT_REFUSED = {
@@ -173,7 +175,8 @@ class Reader:
 class Dump:
     """Converts what a tool returned to JSON. Without *adapter*, by the values alone; *each* converts the items of an array.
 
-    ``first`` is a conversion of the author's own, before this one.
+    ``first`` is a conversion of the author's own, before this one. ``read`` makes a value of the type from JSON, for a type
+    with named members. ``members`` are those of a TypedDict of plain JSON: an object of these needs no conversion.
     """
 
     def __init__(
@@ -184,10 +187,13 @@ class Dump:
         is_open: bool = True,
         first: Callable[[object], object] | None = None,
         each: Dump | None = None,
+        read: Callable[[bytes], object] | None = None,
+        members: frozenset[str] | None = None,
     ) -> None:
         self._to_python = None if adapter is None else adapter.serializer.to_python
+        self._read, self._members = read, members
         self._by_alias, self._is_open, self._first, self._each = by_alias, is_open, first, each
-        self.loose = adapter is None and first is None and each is None
+        self._loose = adapter is None and first is None and each is None
 
     @classmethod
     def of(cls, to_json: Callable[[object], object] | None) -> Dump:
@@ -211,16 +217,46 @@ class Dump:
             value = reader.whole(value)
         try:
             return self._serialised(value, reader)
-        except Exception:  # noqa: BLE001  (a serialiser of the author may raise anything; the text may hold values)
-            refused = not_json(value, reader.deepest)
+        except Exception as error:  # noqa: BLE001  (a serialiser of the author may raise anything; the text may hold values)
+            refused = error if isinstance(error, Invalid) else not_json(value, reader.deepest)
         raise refused
+
+    def plain_only(self, copy: Callable[[R, Any], object]) -> Callable[[R, Any], object]:
+        """Return *copy*, a function that copies plain JSON, for the outputs that need nothing else; MISSING for others."""
+        members = self._members
+        if members is None:
+            return copy if self._loose else lambda _run, _output: MISSING
+        return lambda run, output: (
+            copy(run, output) if output.__class__ is dict and members >= output.keys() else MISSING
+        )
 
     def _serialised(self, value: object, reader: Reader) -> object:
         if self._to_python is not None:
-            return self._to_python(value, mode="json", by_alias=self._by_alias, warnings=False)
+            dump = partial(self._to_python, mode="json", by_alias=self._by_alias)
+            return dump(value, warnings=False) if self._read is None else _typed(value, dump, self._read)
         if value.__class__ in SCALARS:
             return value
         return _serialiser().to_python(value, mode="json", by_alias=reader.by_alias, warnings=False)
+
+
+def _typed(value: object, dump: Callable[..., object], read: Callable[[bytes], object]) -> object:
+    """Convert a value of the annotated type. What only looks like one, such as a dict for a model, is read as one first.
+
+    Otherwise the JSON would have members that the type lacks. Those of an instance of a subclass are left out, too.
+    """
+    from pydantic_core import PydanticSerializationError, to_json
+
+    try:
+        return dump(value, warnings="error")
+    except PydanticSerializationError:
+        if (path := not_finite(value)) is not None:  # it would become null
+            raise infinite(path) from None
+        shown = dump(value, warnings=False)
+    try:
+        found = read(to_json(shown))
+    except Exception:  # noqa: BLE001  (an author's validator may raise anything; the output schema says what is wrong)
+        return shown
+    return dump(found, warnings=False)
 
 
 @cache

@@ -83,7 +83,7 @@ class BuiltIns:
         self.parse, self.admit = self._reader(checked=False), self._reader(checked=True)
         self.check_output = self._make_check_output()
         self.dump, self.copy = Dump.of(record.to_json), self._make_copy(bounded=False)
-        self.copied = self._make_copy(bounded=self.bounded) if self.dump.loose else _not_plain
+        self.copied = self.dump.plain_only(self._make_copy(bounded=self.bounded))
         self._hydrators: dict[bool, Hydrator] = {}
 
     @classmethod
@@ -371,11 +371,6 @@ def _validator(role: Role, record: ToolRecord, services: Services) -> Validator 
     if ready is not None and services.validator is None and formats == record.formats_for(None):
         return ready
     return compile_schema(schema, trusted=record.trusted, engine=services.validator, formats=formats)
-
-
-def _not_plain(_run: HoldsOutput, _output: object) -> object:
-    """Leave the output to the annotated type of the tool."""
-    return MISSING
 
 
 def unparsable(error: ParseError) -> Invalid:

@@ -64,6 +64,12 @@ def is_json(hint: object, *, numbers: bool, seen: frozenset[object] = frozenset(
     return _is_typed_dict(bare) and bare in seen
 
 
+def has_typed_dict(hint: object) -> bool:
+    """Return True if a TypedDict is in the hint: its JSON has no members but those of the type."""
+    bare = _bare(hint)
+    return _is_typed_dict(bare) or any(has_typed_dict(part) for part in get_args(bare))
+
+
 def is_mapping(hint: object) -> bool:
     """True for a hint that keeps a JSON object unchanged: ``dict``, ``Mapping``, with or without parts, or ``Any``."""
     bare = _bare(hint)

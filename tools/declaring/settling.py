@@ -147,6 +147,10 @@ def prove(hint: object, where: str) -> bool:
     from pydantic_core import to_json
 
     adapter = _adapter(hint, where)
+    if "generator" in _kinds(adapter.core_schema):
+        raise DefinitionError(
+            f"{where}: it has an iterator, which can be read once and then has no items; write list[...]"
+        )
     schema, tried = json_schema(adapter), False
     for sample in _samples(schema, schema.get("$defs", {}), 0):
         try:

@@ -14,6 +14,7 @@ from collections.abc import (
     Callable,
     Collection,
     Coroutine,
+    Iterable,
     Mapping,
     Sequence,
 )
@@ -209,11 +210,23 @@ def _argument(parameter: Parameter, hint: object, documented: str | None, where:
     return Argument(
         name=name,
         wire=aliases[-1] if aliases else name,
-        hint=Any if hint is Parameter.empty else hint,
+        hint=Any if hint is Parameter.empty else _repeatable(hint),
         required=parameter.default is Parameter.empty,
         default=parameter.default,
         description=own[0] if own else documented,
     )
+
+
+def _repeatable(hint: Any) -> Any:
+    """Return the hint with a list for each ``Iterable``: pydantic would make an iterator, which a body can read once."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Iterable or hint is Iterable:
+        return types.GenericAlias(list, args or (Any,))
+    if origin is Annotated:
+        return Annotated[_repeatable(args[0]), *args[1:]]
+    if origin in {Union, types.UnionType}:
+        return Union[tuple(map(_repeatable, args))]  # noqa: UP007  (the members are known at run time only)
+    return hint
 
 
 def _refuse_foreign(parameter: Parameter, metadata: Sequence[object], where: str) -> None:

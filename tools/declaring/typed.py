@@ -6,7 +6,7 @@ import re
 import types
 from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from inspect import Parameter
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Never, NoReturn, get_args, get_origin
 
@@ -28,6 +28,8 @@ _ITERABLES = (Iterable, Iterator, Generator)
 _OPEN = frozenset({"any", "generator", "is-instance", "custom-error", "callable"})
 _HOLDERS = {"list": "items_schema", "set": "items_schema", "frozenset": "items_schema", "dict": "values_schema"}
 """The containers in a core schema, with the key of their parts: without it they admit anything."""
+_NAMED = frozenset({"model", "dataclass", "typed-dict"})
+"""Types with named members. The serialiser takes a dict for a model as it is, with members that the model lacks."""
 _NO_OUTPUT = (None, type(None), Any, object, Parameter.empty, ToolResult, Never, NoReturn)
 
 
@@ -229,7 +231,8 @@ def read_output(hint: Any, where: str, *, schema: bool = True, parts: bool = Fal
     if any(hint is item for item in _NO_OUTPUT):
         return Output(to_json=LOOSE)
     native = conversion.is_json(hint, numbers=True)
-    if native and not schema:
+    loose = native and not conversion.has_typed_dict(hint)
+    if loose and not schema:
         return Output(to_json=LOOSE)
     from callgate.tools import content  # tools without types for pydantic do without
 
@@ -244,11 +247,16 @@ def read_output(hint: Any, where: str, *, schema: bool = True, parts: bool = Fal
     if json_bytes({"format": _RAW})[1:-1] in dump(found):
         raise DefinitionError(f"{where}: return: {_BYTES_IN_JSON}")
     found = found if schema else None
-    if native:
+    if loose:
         return Output(found, LOOSE)
-    by_own = decides_aliases(adapter)
+    named = [part for part in _core(adapter) if part.get("type") in _NAMED]
+    read = partial(adapter.validator.validate_json, strict=True, by_alias=True, by_name=True) if named else None
+    by_own, is_open = decides_aliases(adapter), _is_open(adapter)
+    if native:
+        members = frozenset[str](named[0]["fields"]) if named == [adapter.core_schema] else None
+        return Output(found, Dump(adapter, is_open=is_open, read=read, members=members))
     back = conversion.typed_convert(adapter, stage="output", code="invalid_output", by_name=by_own)
-    return Output(found, Dump(adapter, by_alias=None if by_own else True, is_open=_is_open(adapter)), back)
+    return Output(found, Dump(adapter, by_alias=None if by_own else True, is_open=is_open, read=read), back)
 
 
 def decides_aliases(adapter: TypeAdapter[object]) -> bool:
