@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 from callgate.hooks.plan import Plan
-from callgate.hooks.selection import Registration, why_not
+from callgate.hooks.selection import Registration, merge_registrations, why_not
 from callgate.hooks.stages import RELEASE_OF, STAGES, Stage
 from callgate.providers.ranks import Rank
 from callgate.tools.definition import Effect, ToolDefinition
@@ -67,18 +67,12 @@ def _active(plan: Plan) -> Iterator[tuple[Registration, tuple[Stage, ...]]]:
             yield one, one.all_stages()
 
 
-def _position(stage: Stage) -> int:
-    return STAGES[stage].position
-
-
 def _acquire_without_release(plan: Plan) -> Iterator[tuple[str, str]]:
     for one, stages in _active(plan):
         for acquire, release in RELEASE_OF.items():
             if acquire in stages and release not in stages:
-                yield (
-                    one.name,
-                    f"{acquire} has no {release}: what it takes is never given back; add it, or use ctx.lease()",
-                )
+                advice = "what it takes is never given back; add it, or use ctx.lease()"
+                yield one.name, f"{acquire} has no {release}: {advice}"
 
 
 def _release_without_acquire(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -90,7 +84,7 @@ def _release_without_acquire(plan: Plan) -> Iterator[tuple[str, str]]:
 
 def _cache_before_authorise(plan: Plan) -> Iterator[tuple[str, str]]:
     for one, stages in _active(plan):
-        early = [s for s in stages if _position(s) < _position(Stage.WILL_READ_CACHE)]
+        early = [s for s in stages if STAGES[s].position < STAGES[Stage.WILL_READ_CACHE].position]
         if one.option("concern") == "cache" and early:
             yield (
                 one.name,
@@ -100,12 +94,10 @@ def _cache_before_authorise(plan: Plan) -> Iterator[tuple[str, str]]:
 
 def _redact_after_audit(plan: Plan) -> Iterator[tuple[str, str]]:
     for one, stages in _active(plan):
-        late = [s for s in stages if _position(s) >= _position(Stage.WILL_AUDIT)]
+        late = [s for s in stages if STAGES[s].position >= STAGES[Stage.WILL_AUDIT].position]
         if one.option("concern") == "redact" and late:
-            yield (
-                one.name,
-                f"redacts at {late[0]}, when the record is being written; do it in will_redact_input or _output",
-            )
+            advice = "when the record is being written; do it in will_redact_input or _output"
+            yield one.name, f"redacts at {late[0]}, {advice}"
 
 
 def _retry_on_irreversible(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -134,6 +126,17 @@ def _bands(plan: Plan) -> Iterator[tuple[str, str]]:
     for (outer, first), (inner, second) in pairwise(concerns):
         if first > second:
             yield outer.name, f"wraps {inner.name}, which belongs outside it ({' > '.join(BANDS)}); change a priority"
+
+
+def _repeated_policy(plan: Plan) -> Iterator[tuple[str, str]]:
+    enforced = [one for one, _ in _active(plan) if not one.is_shadow and one.filter is None]
+    for first, second in combinations(merge_registrations(enforced), 2):
+        if first.tenants is not None and second.tenants is not None and first.tenants.isdisjoint(second.tenants):
+            continue
+        if first.option("concern") == second.option("concern") == "retry":
+            yield second.name, f"multiplies the attempts of {first.name} ({first.origin}); keep one of them"
+        elif type(first.hook) is type(second.hook) and first.option("made_with") == second.option("made_with", ()):
+            yield second.name, f"has the settings of that of {first.origin}; register one object"
 
 
 def _no_schema(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -191,6 +194,7 @@ RULES: tuple[Callable[[Plan], Iterator[tuple[str, str]]], ...] = (
     _retry_on_irreversible,
     _cache_on_effect,
     _bands,
+    _repeated_policy,
     _no_schema,
     _ends_after_outcome,
     _irreversible_without_key,

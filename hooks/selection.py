@@ -230,6 +230,12 @@ def may_hide(one: Registration, definition: ToolDefinition) -> bool:
     return hasattr(one.hook, "may_see") and not one.is_class and not one.is_shadow and why_not(one, definition) is None
 
 
+def may_ask(one: Registration, definition: ToolDefinition) -> bool:
+    """Return True if the hook may require approval of calls of a tool."""
+    asks = hasattr(one.hook, "approval_for") and not (one.is_class or one.is_shadow)
+    return asks and why_not(one, definition) is None
+
+
 def priority_of(hook: object) -> float:
     """Return the priority of a hook object, a hook class or a registration.
 
@@ -264,10 +270,22 @@ def sort_for_stage(stage: Stage | str, hooks: Iterable[H]) -> list[H]:
 def select_for_stage(
     stage: Stage | str, definition: ToolDefinition, registrations: Iterable[Registration]
 ) -> list[Registration]:
-    """Return the registrations that take part in one stage of a tool's plan, in running order."""
+    """Return the registrations that take part in one stage of a tool's plan, in running order; each hook has one."""
     stage = as_stage(stage)
-    chosen = [one for one in registrations if stage in one.all_stages() and why_not(one, definition) is None]
-    return sort_for_stage(stage, chosen)
+    chosen = (one for one in registrations if stage in one.all_stages() and why_not(one, definition) is None)
+    return sort_for_stage(stage, merge_registrations(chosen))
+
+
+def merge_registrations(registrations: Iterable[Registration]) -> list[Registration]:
+    """Merge the registrations of the same hook object or class: it runs once, for the tenants of all of them."""
+    merged: dict[int, Registration] = {}
+    for one in registrations:
+        first = merged.setdefault(id(one.hook), one)
+        if first is not one:
+            tenants = None if first.tenants is None or one.tenants is None else first.tenants | one.tenants
+            stages = None if first.stages is None or one.stages is None else (*first.stages, *one.stages)
+            merged[id(one.hook)] = replace(first, tenants=tenants, stages=stages)
+    return list(merged.values())
 
 
 def collect_hooks_for_stage(

@@ -103,6 +103,8 @@ def checked(init: Init) -> Init:
         _refuse(hook, {**annotations_of(HookOptions), **own}, named, fault_of_function)
         init(self, *args, **given)
         _refuse(hook, own, named, _fault_of_setting)  # last: the hook's own checks say more
+        if type(self).__init__ is check_and_init:  # a subclass may have settings of its own
+            vars(self)["made_with"] = named  # for the linter
 
     return cast("Init", check_and_init)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.effects import EffectRecorder
-from callgate.hooks.selection import Registration, sort_for_stage, why_not
+from callgate.hooks.selection import Registration, select_for_stage
 from callgate.hooks.stages import Stage
 from callgate.providers.stores.base import Store
 from callgate.tools.record import ToolRecord
@@ -29,15 +29,12 @@ def recorders_of(
     """Return the hooks that write their rows in the ledger's transaction, in the order of ``will_audit``.
 
     Each hook locks its chain of rows during the transaction. To avoid deadlocks, all calls lock in the same order and
-    lock each chain once. A hook that is registered twice writes its rows outside of the transaction.
+    lock each chain once.
     """
-    found = [
+    return tuple(
         one.hook
-        for one in sort_for_stage(Stage.WILL_AUDIT, hooks)
+        for one in select_for_stage(Stage.WILL_AUDIT, record.definition, hooks)
         if hasattr(one.hook, "joins_ledger")
-        and Stage.WILL_AUDIT in one.all_stages()
-        and why_not(one, record.definition) is None
         and (one.filter, one.tenants, one.is_class, one.option("mode", "enforce")) == (None, None, False, "enforce")
         and one.hook.joins_ledger(store)
-    ]
-    return tuple(hook for hook in found if found.count(hook) == 1)
+    )

@@ -8,7 +8,7 @@ from typing import Any
 
 from callgate.hooks.base import name_of
 from callgate.hooks.effects import Committed, Finding, NoEffect
-from callgate.hooks.selection import Registration, why_not
+from callgate.hooks.selection import Registration, merge_registrations, why_not
 from callgate.providers.logs import LogEvent, emit
 from callgate.providers.stores.effects import EffectRecord, EffectState, EffectStore
 from callgate.runtime.effects.receipts import receipt_of
@@ -69,8 +69,5 @@ async def settle_unknown(
 
 def reconcilers_of(registrations: Iterable[Registration], definition: ToolDefinition) -> list[object]:
     """Return the hooks that can find the outcome of an effect of this tool."""
-    return [
-        one.hook
-        for one in registrations
-        if hasattr(one.hook, "reconcile") and not (one.is_class or one.is_shadow) and why_not(one, definition) is None
-    ]
+    applying = merge_registrations(one for one in registrations if why_not(one, definition) is None)
+    return [one.hook for one in applying if hasattr(one.hook, "reconcile") and not (one.is_class or one.is_shadow)]

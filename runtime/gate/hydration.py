@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from callgate.hooks.base import name_of
-from callgate.hooks.selection import Registration, why_not
+from callgate.hooks.selection import Registration, merge_registrations, why_not
 from callgate.providers import logs
 from callgate.runtime.options.gate import Options
 from callgate.runtime.pipeline.plans import Plans
@@ -60,7 +60,7 @@ class HydrationAttempts:
             _give("on_hydration", keep, found, at)
         if noting := self._plans.current.noting:
             self._tell(found, at, every=True)
-            if not all(_notes_every(one) for one in noting):
+            if not all(getattr(one.hook.note_hydration, "every", True) for one in noting):
                 self.waiting[id(found)] = self._services.monotonic(), partial(self._tell, found, at, every=False)
                 if len(self.waiting) > MAX_WAITING:
                     self.flush()
@@ -79,8 +79,9 @@ class HydrationAttempts:
 
     def _tell(self, found: HydrationResult, at: float, *, every: bool) -> None:
         """Tell the hooks that note *every* attempt, or those that note the attempts whose calls never ran."""
-        for one in self._plans.current.noting:
-            if _notes_every(one) is every and self._applies(one, found.call.name):
+        noting = (one for one in self._plans.current.noting if self._applies(one, found.call.name))
+        for one in merge_registrations(noting):
+            if getattr(one.hook.note_hydration, "every", True) is every:
                 _give(name_of(one.hook), partial(self._write, one.hook), found, at)
 
     def _applies(self, one: Registration, tool: object) -> bool:
@@ -105,10 +106,6 @@ class HydrationAttempts:
         except RuntimeError:  # no event loop can write the record
             writing.close()
             raise
-
-
-def _notes_every(one: Registration) -> bool:
-    return bool(getattr(one.hook.note_hydration, "every", True))
 
 
 def _give(name: str, keep: Callable[[dict[str, object]], object], found: HydrationResult, at: float) -> None:

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.plan import Plan, PlanParts
-from callgate.hooks.selection import Registration, select_for_stage, sort_for_stage, why_not
+from callgate.hooks.selection import Registration, may_ask, merge_registrations, select_for_stage
 from callgate.hooks.stages import RECORDS, RELEASE_OF, STAGES, Section, Stage, stages_in
 from callgate.hooks.state.host import Checks, EffectOfTool, Execute, Steps
 from callgate.hooks.state.step import ASYNC, SYNC, PlanStep, StepCall, plan_step
@@ -171,20 +171,14 @@ def repaired_plan(plan: Plan) -> Plan:
 
 def _steps_of_hooks(parts: PlanParts) -> dict[Stage, Steps]:
     """Return the steps of every stage, without releases that have an acquire: the lease ledger runs those."""
-    chosen: dict[Stage, list[Registration]] = {stage: [] for stage in Stage}
-    for one in parts.registrations:
-        if why_not(one, parts.record.definition) is None:
-            stages = one.all_stages()
-            for stage in stages:
-                if STAGES[stage].gives_back not in stages:
-                    chosen[stage].append(one)
-    hard = parts.host.hard_deadline
+    listed = {stage for one in parts.registrations for stage in one.all_stages()}
     return {
         stage: tuple(
-            guarded_step(one, stage, trace=parts.trace, hard=hard)
-            for one in (sort_for_stage(stage, hooks) if hooks else ())
+            guarded_step(one, stage, trace=parts.trace, hard=parts.host.hard_deadline)
+            for one in select_for_stage(stage, parts.record.definition, parts.registrations if stage in listed else ())
+            if STAGES[stage].gives_back not in one.all_stages()
         )
-        for stage, hooks in chosen.items()
+        for stage in Stage
     }
 
 
@@ -267,12 +261,8 @@ def _approvals(
     rules = builtins.unvalidated
     if rules is not None and rules.may_ask:
         sources.append(rules.demand)
-    hooks = {id(one.hook): one for one in registrations}  # a hook under two stages asks once
-    for one in hooks.values():
-        asks = getattr(one.hook, "approval_for", None)
-        if asks is not None and not (one.is_class or one.is_shadow) and why_not(one, record.definition) is None:
-            sources.append(only_where_it_applies(one, asks))
-    return sources
+    asking = merge_registrations(one for one in registrations if may_ask(one, record.definition))  # each asks once
+    return [*sources, *(only_where_it_applies(one, one.hook.approval_for) for one in asking)]
 
 
 def _hit_or_miss(parts: PlanParts, stages: _Stages) -> Callable[[InvokeContext], Awaitable[None] | None]:

@@ -74,7 +74,9 @@ class Generation:
 
     def __init__(self, shared: Iterable[Registration] = ()) -> None:
         self.shared = tuple(shared)
-        self.noting = _noting(self.shared)
+        self.noting = tuple(
+            one for one in self.shared if getattr(one.hook, "note_hydration", None) and not one.is_shadow
+        )
         self.live: dict[object, Plan] = {}
         self.plans: dict[str, Plan] = {}
         self.traced: dict[str, Plan] = {}
@@ -367,9 +369,3 @@ class _Extended(Plans):
 
 def _refusing(plan: Plan) -> Plan:
     return replace(plan, before=(), fast_path=None, execute=_refuse, limit=None, idle=None, timed=False)
-
-
-def _noting(shared: Iterable[Registration]) -> tuple[Registration, ...]:
-    """Return the hooks that note hydration attempts, each once."""
-    noting = [one for one in shared if getattr(one.hook, "note_hydration", None) is not None and not one.is_shadow]
-    return tuple({id(one.hook): one for one in noting}.values())

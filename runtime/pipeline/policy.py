@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from callgate.errors import HookError
 from callgate.hooks.linter import Finding, lint_hooks
-from callgate.hooks.selection import MAX_HOOKS, Registration, may_hide, why_not
+from callgate.hooks.selection import MAX_HOOKS, Registration, may_ask, may_hide, why_not
 from callgate.hooks.stages import Stage
 from callgate.runtime.pipeline.approval import of_tool
 from callgate.runtime.pipeline.injection import keys_bound_by, supplies_of, supplies_of_hook
@@ -48,12 +48,7 @@ class Hooked(NamedTuple):
         bare = self.definition.parameters is None and attached_validator(self.record.component) is None
         if bare and self.definition.no_schema_mode is NoSchemaMode.HUMAN_APPROVAL:
             return True
-        return any(
-            hasattr(one.hook, "approval_for")
-            and not (one.is_class or one.is_shadow)
-            and why_not(one, self.definition) is None
-            for one in self.registrations
-        )
+        return any(may_ask(one, self.definition) for one in self.registrations)
 
 
 class Policy:

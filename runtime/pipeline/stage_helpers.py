@@ -77,7 +77,7 @@ async def will_bind_providers_stage(
 
 
 def _registered(stage: Stage, hooks: Iterable[object]) -> list[Registration]:
-    made = sort_for_stage(stage, [register(hook, "by hand") for hook in hooks])
+    made = sort_for_stage(stage, [register(hook, "by hand") for hook in {id(one): one for one in hooks}.values()])
     for one in made:
         if stage not in one.all_stages():
             raise HookError(f"{one.name} has no {stage}; it would never run")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -26,6 +26,13 @@ def with_effect(effect: Effect | None) -> Any:
 QUOTA, SEMAPHORE = Stage.WILL_ACQUIRE_QUOTA, Stage.WILL_ACQUIRE_SEMAPHORE
 AROUND, READ, AUDIT = Stage.AROUND_EXECUTE, Stage.WILL_READ_CACHE, Stage.WILL_AUDIT
 
+APART: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"tools": {"other"}}, {}),
+    ({}, {"effects": {"keyed"}}),
+    ({"tenants": {"acme"}}, {"tenants": {"umbrella"}}),
+    ({"filter": lambda self, ctx: True}, {}),
+]
+"""Options of two hooks that no call meets both, or of which a filter decides."""
 BAD: dict[str, list[tuple[Any, list[Any]]]] = {
     "acquire_without_release": [(record(), [hook(acquire)]) for acquire in RELEASE_OF]
     + [(record(), [hook(QUOTA, Stage.DID_RELEASE_SEMAPHORE, SEMAPHORE)])],
@@ -50,6 +57,10 @@ BAD: dict[str, list[tuple[Any, list[Any]]]] = {
         (record(), [hook(AROUND, concern=inner, priority=2), hook(AROUND, name="Outer", concern=outer, priority=1)])
         for number, outer in enumerate(BANDS)
         for inner in BANDS[number + 1 :]
+    ],
+    "repeated_policy": [
+        (record(), [hook(AROUND, name="First", concern="retry"), hook(AROUND, concern="retry", **options)])
+        for options in cast("list[dict[str, Any]]", [{}, {"tenants": {"acme"}}, {"tags": {"maths"}}])
     ],
 }
 GOOD: dict[str, list[tuple[Any, list[Any]]]] = {
@@ -83,6 +94,14 @@ GOOD: dict[str, list[tuple[Any, list[Any]]]] = {
             record(),
             [hook(AROUND, concern="retry", priority=1), hook(AROUND, priority=2), hook(AROUND, concern="retry")],
         ),
+    ],
+    "repeated_policy": [
+        *(
+            (record(), [hook(AROUND, concern="retry", **first), hook(AROUND, concern="retry", **second)])
+            for first, second in APART
+        ),
+        (record(), [hook(AROUND, concern="retry")] * 2),
+        (record(), [hook(QUOTA, Stage.DID_RELEASE_QUOTA, concern="quota") for _ in range(2)]),
     ],
 }
 

@@ -256,13 +256,15 @@ def records(how: str) -> tuple[list[Any], dict[str, list[Any]]]:
     match how:
         case "crossed":  # they are registered in one order, and write their rows in the other
             return [Audit(priority=-2000), Audit(priority=-1000)], {}
-        case "twice":
+        case "two":
+            return [one, Audit()], {}
+        case "one, twice":
             return [one, one], {}
         case _:
             return [], {stage: [one] for stage in ("will_execute", "will_audit", "did_audit")}
 
 
-@pytest.mark.parametrize(("how", "rows"), [("crossed", 2), ("twice", 2), ("by stage", 1)])
+@pytest.mark.parametrize(("how", "rows"), [("crossed", 2), ("two", 2), ("one, twice", 1), ("by stage", 1)])
 async def test_audit_records_that_join_the_ledger_never_wait_for_each_other(
     how: str, rows: int, tmp_path: Path
 ) -> None:
