@@ -125,8 +125,12 @@ def check_fields(
             raise error(f"{where or kind.__name__}: {name} {fault}")
 
 
-def checks_kinds(error: Callable[[str], Exception]) -> Callable[[Init], Init]:
+def checks_kinds(error: Callable[[str], Exception], *, skip: Collection[str] = ()) -> Callable[[Init], Init]:
     """Decorate an ``__init__``: first, its arguments are checked against their annotations.
+
+    Args:
+        error: makes the exception from a message that names the argument.
+        skip: arguments with a check of their own, whose message says more.
 
     Raises (the decorated method):
         Exception: that of *error*; an argument is of another type.
@@ -142,7 +146,7 @@ def checks_kinds(error: Callable[[str], Exception]) -> Callable[[Init], Init]:
             except TypeError:  # the call below says which argument is missing or not known
                 named = {}
             for name, kind in annotations_of(init).items():
-                if name in named and (fault := fault_of_kind(named[name], kind)) is not None:
+                if name in named and name not in skip and (fault := fault_of_kind(named[name], kind)) is not None:
                     raise error(f"{where}: {name} {fault}")
             init(self, *args, **given)
 
@@ -270,8 +274,9 @@ def _named(kind: object) -> str:
     if not isinstance(plain, type):
         return "another value"
     if issubclass(plain, Mapping):
-        return "a mapping"
+        known = len(args) == 2 and object not in args and Any not in args
+        return f"a mapping of {_named(args[0])} to {_named(args[1])}" if known else "a mapping"
     if plain not in _NAMES and plain.__module__ in ("collections.abc", "builtins") and issubclass(plain, Iterable):
         of = f" of {_named(args[0])}" if args and args[0] is not ... else ""
         return ("a tuple" if plain is tuple else "a set" if plain in (set, frozenset) else "a list") + of
-    return _NAMES.get(plain) or ("anything" if plain is object else plain.__name__)
+    return _NAMES.get(plain) or ("anything" if plain in (object, Any) else plain.__name__)

@@ -13,10 +13,11 @@ import redis as plain_redis
 from sqlalchemy import make_url
 
 from callgate import Gate, Hook, ProviderRegistry, ToolRecord, converse, invoke_tool, tool
-from callgate.errors import CallgateError
+from callgate.errors import CallgateError, RegistrationError
 from callgate.hooks import by_stage
 from callgate.jobs import CeleryJobs, EmbeddedJobs, ProcrastinateJobs
-from callgate.models import Anthropic, Gemini, Ollama, OpenAIChat, OpenAIResponses
+from callgate.models import Anthropic, Gemini, Ollama, OpenAIChat, OpenAIEmbeddings, OpenAIResponses
+from callgate.picking import Cascade, Discovery, LLMScorer, Mixture, PickContext, pick_tools
 from callgate.stores import MemoryStore, RedisStore, SqlStore
 
 OBJECT = {"type": "object", "properties": {}}
@@ -106,6 +107,10 @@ WRONG: dict[str, tuple[Any, str]] = {
     "converse(max_rounds='3')": (lambda: talk(None, max_rounds="3"), "max_rounds is of type str; give a whole number"),
     "converse(stream='yes')": (lambda: talk(None, stream="yes"), "stream is of type str"),
     "converse(repair=5)": (lambda: talk(None, repair=5), "repair is of type int; give a function"),
+    "converse(tools=[tool])": (lambda: talk(None, tools=[add]), r'names of tools in a list, such as tools=\["find_book"\]'),
+    "converse(tools=iterator)": (lambda: talk(None, tools=iter(["add"])), "names of tools in a list"),
+    "converse(tools={name: False})": (lambda: talk(None, tools={"add": False}), "names of tools in a list"),
+    "converse(results=[result])": (lambda: talk(None, results=[5]), r"write results=\{result\.call_id: result\}"),
     "converse(one message)": (lambda: talk(None, {"role": "user", "content": "x"}), r'write \[{"role": "user"'),
     "converse(5)": (lambda: talk(None, 5), "messages are a list, not int"),
 }  # fmt: skip
@@ -152,6 +157,96 @@ def test_a_setting_of_a_store_of_another_kind_is_refused(
 def test_a_mapping_by_stage_of_the_right_form_is_accepted() -> None:
     """Control: the answer that the messages give."""
     Gate([add], [{"will_execute": [Looks]}, by_stage(Looks())])
+
+
+# ------------------------------------------------------------------ clients of models, and picks
+
+CLIENTS_AND_EMBEDDINGS: tuple[Any, ...] = (Anthropic, Gemini, Ollama, OpenAIChat, OpenAIResponses, OpenAIEmbeddings)
+OF_A_CLIENT = [
+    *(("insecure", value) for value in ("no", 1, None)),
+    *(("model", value) for value in ("", None, 5)),
+    *(("timeout", value) for value in ("5", (5, 5), True)),
+    *(("retries", value) for value in ("2", None, 1.5)),
+    *(("headers", value) for value in ("x", ["x"], {"x": 1}, {1: "x"})),
+]
+OF_A_CHAT = [
+    *(("text_calls", value) for value in ("no", 1, None)),
+    *(("options", value) for value in ("x", [1], {1: 2})),
+    *(("endings", value) for value in ("x", {"finished": 1}, {1: "done"})),
+]
+
+
+@pytest.mark.parametrize("kind", CLIENTS_AND_EMBEDDINGS)
+@pytest.mark.parametrize(("name", "value"), [*OF_A_CLIENT, *OF_A_CHAT])
+def test_a_setting_of_a_client_of_another_kind_is_refused(kind: Any, name: str, value: Any) -> None:
+    """``insecure="no"`` sent the key over plain http, and ``text_calls="no"`` ran calls that a text only quotes."""
+    if kind is OpenAIEmbeddings and (name, value) in OF_A_CHAT:
+        pytest.skip("a setting that embeddings have not")
+    settings: dict[str, Any] = {"base_url": "http://127.0.0.1:9", "model": "m", "api_key": "a-secret-key"}
+    wrong: dict[str, Any] = {**settings, name: value}
+    with pytest.raises(RegistrationError, match=name) as refused:
+        kind(**wrong)
+    assert "a-secret-key" not in str(refused.value)
+    kind(**settings)
+
+
+def picked(**options: Any) -> Any:
+    return pick_tools("add numbers", [add], **options)
+
+
+OF_A_PICK: dict[str, tuple[Any, ...]] = {
+    "max_candidates": ("3", None, True, 1.5, float("inf"), 0),
+    "min_score": ("0.5", None, True, -0.1, 1.1, float("nan"), float("inf")),
+    "allow_unsafe": ("no", "false", 1, None),
+    "debug": ("no", 1),
+    "timeout_ms": ("5", True, -1, float("nan")),
+    "visible": (5, "x", lambda: True),
+    "context": ({"enabled": []}, PickContext, 5),
+    "tools": (None, 5, "add", {"add": add}),
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in OF_A_PICK.items() for value in values])
+async def test_an_option_of_a_pick_of_another_kind_is_refused(name: str, value: Any) -> None:
+    """``allow_unsafe="no"`` offered unsafe tools, and a minimum score above 1 found nothing."""
+    with pytest.raises((TypeError, ValueError), match=name) as refused:
+        await (pick_tools("add", value) if name == "tools" else picked(**{name: value}))
+    assert "not supported between" not in str(refused.value)
+    if name != "tools":
+        async with Gate([add]) as gate:
+            with pytest.raises((TypeError, ValueError)):
+                await gate.pick("add", **{name: value})
+    assert len(await picked(min_score=0.0)) == 1
+
+
+LOOSE: dict[str, Any] = {"mixture": Mixture, "cascade": Cascade, "llm": LLMScorer, "discovery": Discovery}
+PARTS: dict[str, tuple[Callable[[], object], str]] = {
+    "a mapping of names": (lambda: PickContext(enabled={"add": False}), "not a mapping; write {name for name, on in"),
+    **{
+        mode: (lambda mode=mode: PickContext(mode=mode), "write 'read-only'")  # type: ignore[misc]
+        for mode in ("read_only", "readonly", "Read-Only", "READ ONLY")
+    },
+    "Mixture({})": (lambda: LOOSE["mixture"]({"a": 1}), r"write Mixture\(\(scorer, 0\.4\)"),
+    "Mixture((scorer, text))": (lambda: LOOSE["mixture"]((print, "1")), r"write Mixture\(\(scorer, 0\.4\)"),
+    "Cascade(scorer)": (lambda: LOOSE["cascade"](print), r"write Cascade\(CascadeStage\("),
+    "LLMScorer(None)": (lambda: LOOSE["llm"](None), "ask is of type NoneType; give a function of"),
+    "LLMScorer(f())": (lambda: LOOSE["llm"](lambda: ""), r"ask takes \(\)"),
+    "LLMScorer(batch='5')": (lambda: LOOSE["llm"](str, batch="5"), "batch is of type str"),
+    "Discovery(None)": (lambda: LOOSE["discovery"](None), "gate is of type NoneType; give Gate"),
+    "Discovery(allow_unsafe='no')": (
+        lambda: LOOSE["discovery"](Gate([add]), allow_unsafe="no"), "allow_unsafe is of type str; give True or False",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_part_of_a_pick_that_would_exclude_nothing_is_refused(name: str) -> None:
+    """A mapping of names to False enabled them, and another spelling of the mode left tools with an effect in."""
+    make, says = PARTS[name]
+    with pytest.raises((TypeError, ValueError), match=says):
+        make()
+    PickContext(enabled={"add"}, mode="read-only")
+    PickContext(mode="dry-run")
 
 
 # ------------------------------------------------------------------ messages

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -98,7 +99,7 @@ class Calls:
 
     async def call(self, call: ToolCall | HydrationResult, *, user: User, **options: object) -> ToolResult:
         """Run one call, for ``call_many``."""
-        if self.until is not None and self.until <= asyncio.get_running_loop().time():
+        if self._is_over():
             result = not_run(call.call if isinstance(call, HydrationResult) else call, Ending.DEADLINE)
         elif isinstance(call, HydrationResult):
             placed = Placement(self.gate, self.run_on)
@@ -110,11 +111,18 @@ class Calls:
 
     async def _hydrated(self, call: ToolCall) -> HydrationResult:
         found = self.gate.hydrate(call, wire=self.wire)
-        return found if self.repair is None else await self.gate.repair(found, self.repair)
+        if self.repair is not None and not self._is_over():
+            with suppress(TimeoutError):  # the deadline stops the repairer, and the call
+                async with asyncio.timeout_at(self.until):
+                    return await self.gate.repair(found, self.repair)
+        return found
 
     def runs_in_parallel(self, call: ToolCall | HydrationResult) -> bool:
         """Return whether a call may run beside others, for ``call_many``."""
         return self.gate.runs_in_parallel(call)
+
+    def _is_over(self) -> bool:
+        return self.until is not None and self.until <= asyncio.get_running_loop().time()
 
     def _limited(self, tool: str, options: Mapping[str, object]) -> dict[str, object]:
         if self.until is None:

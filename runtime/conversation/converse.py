@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import TypedDict, Unpack
 
 from callgate.runtime.conversation.channel import events_of
@@ -50,7 +51,7 @@ class ConverseOptions(TypedDict, total=False):
     user: User | None
     session_id: str | None
     task: TaskIds | None
-    tools: Sequence[str] | None
+    tools: Sequence[str] | AbstractSet[str] | None
     max_rounds: int
     max_calls: int
     max_failures: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from typing import Protocol, TypeAlias
 
@@ -319,7 +319,7 @@ def _for_whom(gate: Invoker | Bound, options: LoopOptions) -> tuple[Invoker, Use
     return gate.gate, gate.user, session_id
 
 
-def _check_names(gate: Invoker, names: Sequence[str] | None) -> None:
+def _check_names(gate: Invoker, names: Collection[str] | None) -> None:
     known = [record.id for record in gate.registry.list()]
     for name in names or ():
         if name not in known:

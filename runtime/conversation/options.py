@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from callgate.providers.kinds import check_fields
+from callgate.providers.kinds import check_fields, fault_of_kind
 from callgate.runtime.conversation.provider_items import Decide
 from callgate.runtime.gate.placement import RunOn
 from callgate.tools.arguments.hydration import Repairer
@@ -23,7 +24,7 @@ class LoopOptions:
     user: User | None = None
     session_id: str | None = None
     task: TaskIds | None = None
-    tools: Sequence[str] | None = None
+    tools: Sequence[str] | AbstractSet[str] | None = None
     max_rounds: int = 16
     max_calls: int = 64
     max_failures: int = 8
@@ -40,6 +41,8 @@ class LoopOptions:
     results: Mapping[str, ToolResult] = field(default_factory=dict[str, ToolResult])
 
     def __post_init__(self) -> None:
+        if fault_of_kind(self.tools, Sequence[str] | AbstractSet[str] | None) is not None:
+            raise TypeError('tools takes names of tools in a list, such as tools=["find_book"]')
         check_fields(self, TypeError, skip=("user", "tools", "deadline", "resume", "results"), where="converse")
         limits = ("max_rounds", "max_calls", "max_failures", "max_tokens", "max_result_bytes", "at_once")
         for name in limits:
@@ -48,8 +51,10 @@ class LoopOptions:
                 raise ValueError(f"{name} is {value!r}; give more than 0")
         if (fault := fault_of_seconds(self.deadline)) is not None:
             raise ValueError(f"deadline {fault}")
-        if isinstance(self.tools, str):
-            raise TypeError("tools takes names in a list")
+        if not isinstance(self.results, Mapping):
+            raise TypeError(
+                f"results is of type {type(self.results).__name__}; write results={{result.call_id: result}}"
+            )
         if self.results and self.resume is None:
             raise ValueError("results are those of a suspended conversation: give its state as resume=")
 

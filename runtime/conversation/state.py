@@ -41,9 +41,8 @@ class LoopState:
     waiting: Sequence[Mapping[str, object]] = ()
 
     def count(self, usage: Usage) -> None:
-        """Add the token usage of one answer."""
-        own = usage.total if usage.total is not None else (usage.input or 0) + (usage.output or 0)
-        self.tokens += own
+        """Add the token usage of one answer; the larger counts if the provider's total is not the sum of the parts."""
+        self.tokens += max(usage.total or 0, (usage.input or 0) + (usage.output or 0))
         sums = {name: _sum(getattr(self.usage, name), getattr(usage, name)) for name in asdict(usage)}
         self.usage = Usage(**sums)
 
@@ -119,7 +118,7 @@ def _progress(state: Mapping[str, Any]) -> LoopState:
     progress = LoopState(
         [dict(message) for message in state["messages"]],
         **{name: _count(state[name]) for name in ("rounds", "called", "failures", "tokens")},
-        usage=Usage(**state["usage"]),
+        usage=Usage(**{name: None if value is None else _count(value) for name, value in state["usage"].items()}),
         open=[ToolCall.from_dict(kept) for kept in state["calls"]],
         results={result.call_id: result for result in results},
         waiting=[dict(item) for item in state.get("waiting", ())],
@@ -133,6 +132,6 @@ def _progress(state: Mapping[str, Any]) -> LoopState:
 
 
 def _count(value: object) -> int:
-    if not isinstance(value, int) or value < 0:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise ValueError("not a count")
     return value

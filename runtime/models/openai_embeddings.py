@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from callgate.errors import RegistrationError
-from callgate.runtime.models.wire.base_client import BaseClient, HttpClient
+from callgate.providers.kinds import Count, checks_kinds
+from callgate.runtime.models.wire.base_client import OWN_CHECKS, BaseClient, HttpClient
 from callgate.runtime.models.wire.keys import KeySource
 from callgate.runtime.models.wire.provider_errors import error_message
 from callgate.runtime.models.wire.retry_policy import Retries, Timeouts
@@ -33,12 +34,13 @@ class OpenAIEmbeddings(BaseClient):
         insecure: allow a key to be sent to another machine over plain http.
 
     Raises:
-        RegistrationError: no key for OpenAI's address, an invalid key or address, or a number below 1.
+        RegistrationError: no key for OpenAI's address, an invalid key or address, a number below 1, or a setting of another type.
     """
 
     default_url = "https://api.openai.com/v1"
     key_variables = ("OPENAI_API_KEY",)
 
+    @checks_kinds(RegistrationError, skip=OWN_CHECKS)
     def __init__(
         self,
         base_url: str | None = None,
@@ -46,16 +48,14 @@ class OpenAIEmbeddings(BaseClient):
         model: str,
         api_key: KeySource | None = None,
         http: HttpClient | None = None,
-        dimensions: int | None = None,
+        dimensions: Count | None = None,
         version: str = "1",
-        batch: int = 64,
+        batch: Count = 64,
         timeout: float | Timeouts | None = 30.0,
         retries: int | Retries = 2,
         headers: Mapping[str, str] | None = None,
         insecure: bool = False,
     ) -> None:
-        if batch < 1 or (dimensions is not None and dimensions < 1):
-            raise RegistrationError("OpenAIEmbeddings: batch and dimensions must be at least 1")
         super().__init__("openai_embeddings", base_url, model, api_key, http, timeout, retries, headers, insecure)
         self.version = version
         self._dimensions, self._batch = dimensions, batch

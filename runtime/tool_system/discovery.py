@@ -9,6 +9,7 @@ from callgate.errors import DefinitionError, UnknownTool
 from callgate.hooks.base import Hook
 from callgate.hooks.context import InvokeContext
 from callgate.providers.detectors import MASK
+from callgate.providers.kinds import checks_kinds
 from callgate.providers.principal import User
 from callgate.runtime.gate import Gate
 from callgate.runtime.models import codec
@@ -37,8 +38,10 @@ class Discovery:
 
     Raises:
         DefinitionError: the gate has a tool of one of the three names.
+        TypeError: a setting is of another type.
     """
 
+    @checks_kinds(TypeError)
     def __init__(
         self, gate: Gate, *, scorer: object = None, min_score: float = 0.05, allow_unsafe: bool = False
     ) -> None:

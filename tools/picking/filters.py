@@ -14,6 +14,8 @@ from callgate.tools.picking.entry import Entry
 from callgate.tools.picking.index import ToolIndex
 from callgate.tools.picking.results import Excluded
 
+_READ_ONLY = "read-only"
+
 Visible = Callable[[Any], bool]
 """A rule from a tool's definition to True where the caller may know of the tool."""
 
@@ -22,7 +24,8 @@ Visible = Callable[[Any], bool]
 class PickContext:
     """Facts about the request for which tools are picked; an omitted fact filters nothing.
 
-    ``enabled``: names of the enabled tools, or a function of the name; an empty collection enables none.
+    ``enabled``: names of the enabled tools, or a function of the name; an empty collection enables none. A mapping is
+    refused, because one of names to False would enable them.
     ``capabilities``: required entries of a tool's ``capabilities``, such as ``{"streaming": True}``.
     ``mode``: the execution mode; a tool that lists ``capabilities["modes"]`` must list it. In the mode ``"read-only"``
     only tools with ``effect="read"`` are left.
@@ -30,7 +33,8 @@ class PickContext:
     ``quota_left``: the remaining calls of a tool, by name or as a function of the name; None or absent is no limit.
 
     Raises:
-        TypeError: ``enabled`` is a text, or a fact is of another type.
+        TypeError: ``enabled`` is a text or a mapping, or a fact is of another type.
+        ValueError: ``mode`` is another spelling of ``"read-only"``, which would not exclude tools with an effect.
     """
 
     enabled: Container[str] | Callable[[str], bool] | None = None
@@ -42,7 +46,13 @@ class PickContext:
     def __post_init__(self) -> None:
         if isinstance(self.enabled, str):  # a text contains every substring of itself
             raise TypeError("PickContext: enabled is a collection of names, not a text")
+        if isinstance(self.enabled, Mapping):
+            raise TypeError(
+                "PickContext: enabled is a collection of names, not a mapping; write {name for name, on in flags.items() if on}"
+            )
         check_fields(self, TypeError)
+        if self.mode is not None and self.mode != _READ_ONLY and _letters(self.mode) == _letters(_READ_ONLY):
+            raise ValueError(f"PickContext: mode is {self.mode!r}; write {_READ_ONLY!r}")
 
 
 def allowed_slots(
@@ -105,8 +115,12 @@ def _lacks(entry: Entry, context: PickContext) -> Iterator[str]:
     if mode is None:
         return
     modes = has.get("modes")
-    if (modes is not None and mode not in _names(modes)) or (mode == "read-only" and entry.get("effect") != "read"):
+    if (modes is not None and mode not in _names(modes)) or (mode == _READ_ONLY and entry.get("effect") != "read"):
         yield f"mode {mode}"
+
+
+def _letters(text: str) -> str:
+    return "".join(filter(str.isalpha, text)).lower()
 
 
 def _names(value: object) -> Collection[object]:

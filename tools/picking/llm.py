@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
-from callgate.providers.kinds import Count, check_fields
+from callgate.providers.kinds import Count, check_fields, checks_kinds, fault_of_kind
 from callgate.tools.picking.entry import Entry
 from callgate.tools.picking.index import Snapshot, ToolIndex
 from callgate.tools.picking.results import Score, fell_back
@@ -56,10 +56,15 @@ class LLMScorer:
         remember: cached responses; the least recently used is dropped first.
 
     A failed prompt, or one with an unreadable response, leaves its tools out and is logged. If all fail, it raises.
+
+    Raises:
+        TypeError: a setting is of another type.
+        ValueError: a number is below its minimum.
     """
 
     name = "llm"
 
+    @checks_kinds(TypeError)
     def __init__(
         self, ask: Callable[[str], Awaitable[str] | str], *, batch: int = 20, at_once: int = 4, remember: int = 1_000
     ) -> None:
@@ -145,10 +150,14 @@ class Mixture:
     """The weighted mean of several scorers, such as words and meaning with weights 0.4 and 0.6.
 
     Raises:
+        TypeError: a part is no pair of a scorer and a weight.
         ValueError: there is no scorer, or a weight is not a positive number.
     """
 
     def __init__(self, *parts: tuple[Scorer | ScorerFn, float]) -> None:
+        for part in parts:
+            if (fault := fault_of_kind(part, tuple[object, float])) is not None:
+                raise TypeError(f"Mixture: a part {fault}; write Mixture((scorer, 0.4), (other, 0.6))")
         if not parts or not all(0 < weight < math.inf for _, weight in parts):
             raise ValueError("a mixture needs scorers with positive weights")
         self._parts = [(as_scorer(scorer), weight) for scorer, weight in parts]
@@ -191,9 +200,15 @@ class Cascade:
 
     An example is ``Cascade(CascadeStage(semantic, keep=10), CascadeStage(LLMScorer(ask), keep=5, ties=0.1))``;
     *first* is the default scorer unless another is given.
+
+    Raises:
+        TypeError: a stage is no ``CascadeStage``, or *first* is no scorer.
     """
 
     def __init__(self, *stages: CascadeStage, first: Scorer | ScorerFn | None = None) -> None:
+        for stage in stages:
+            if (fault := fault_of_kind(stage, CascadeStage)) is not None:
+                raise TypeError(f"Cascade: a stage {fault}; write Cascade(CascadeStage(scorer, keep=10))")
         self._first = as_scorer(first) if first is not None else Lexical()
         self._stages = [(as_scorer(stage.scorer), stage) for stage in stages]
         self.name = " > ".join([self._first.name, *(scorer.name for scorer, _ in self._stages)])

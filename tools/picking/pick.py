@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from threading import Lock
@@ -11,6 +10,7 @@ from types import FunctionType
 from typing import Any, Never
 
 from callgate.providers.guesses import accepted
+from callgate.providers.kinds import annotations_of, fault_of_kind
 from callgate.tools.declaring.declare import FunctionTool
 from callgate.tools.definition import ToolDefinition
 from callgate.tools.picking.entry import Entry, definition_of
@@ -69,7 +69,7 @@ async def pick_tools(
 
     Raises:
         ValueError: ``max_candidates`` is below 1, ``min_score`` is not a number from 0 to 1, or ``timeout_ms`` is negative.
-        TypeError: an option is unknown; the message names the nearest.
+        TypeError: an option is unknown, where the message names the nearest, or of another type.
         Exception: the scorer's exception, where it failed on every tool.
     """
     if options is not None or camel_case:
@@ -78,7 +78,8 @@ async def pick_tools(
             "timeout_ms": timeout_ms, "debug": debug, "visible": visible, "context": context,
         }  # fmt: skip
         return await pick_tools(input, tools, **given | accepted(pick_tools, _spelled(options, camel_case)))
-    _check(max_candidates, min_score, timeout_ms)
+    _check(max_candidates=max_candidates, min_score=min_score, allow_unsafe=allow_unsafe)
+    _check(timeout_ms=timeout_ms, debug=debug, visible=visible, context=context)
     index = tools if isinstance(tools, ToolIndex) else index_of(tools)
     slots, excluded = allowed_slots(index, allow_unsafe=allow_unsafe, visible=visible, context=context)
     query = Query(input, as_text(input))
@@ -152,17 +153,38 @@ async def _scored(
         return before.entries, scores, index.slots() if still is None else still
 
 
-def _check(max_candidates: int, min_score: float, timeout_ms: float | None) -> None:
-    if max_candidates < 1:
+def _check(**given: Any) -> None:
+    """Check the options that differ from their defaults.
+
+    Raises:
+        TypeError: an option is of another type.
+        ValueError: a number is out of its bounds.
+    """
+    for name, value in given.items():
+        if (
+            value is not _DEFAULTS[name]
+            and (fault := fault_of_kind(value, annotations_of(pick_tools)[name])) is not None
+        ):
+            raise TypeError(f"pick_tools: {name} {fault}")
+    if given.get("max_candidates", 1) < 1:
         raise ValueError("max_candidates must be at least 1")
-    if math.isnan(min_score):
+    if not 0 <= given.get("min_score", 0) <= 1:
         raise ValueError("min_score must be a number from 0 to 1")
-    if timeout_ms is not None and not timeout_ms >= 0:
+    if (limit := given.get("timeout_ms")) is not None and not limit >= 0:
         raise ValueError("timeout_ms must not be negative")
 
 
+_DEFAULTS: dict[str, object] = pick_tools.__kwdefaults__ or {}
+
+
 def index_of(tools: Iterable[object]) -> ToolIndex:
-    """Return the index of a list of tools; tools of one name are kept apart. Cached for the same objects."""
+    """Return the index of a list of tools; tools of one name are kept apart. Cached for the same objects.
+
+    Raises:
+        TypeError: *tools* is no list, or one of them is no tool.
+    """
+    if isinstance(tools, str | bytes | Mapping) or not isinstance(tools, Iterable):
+        raise TypeError(f"tools is of type {type(tools).__name__}; give a list of tools or definitions, or a ToolIndex")
     given = list(tools)
     key = tuple(map(id, given))
     known = _indexes.get(key)

@@ -223,6 +223,8 @@ def score_from(answer: Any) -> Score:
         TypeError: it is neither a number, a ``Score`` nor a mapping with a ``score``.
     """
     if isinstance(answer, Mapping):
+        if "score" not in answer:
+            raise TypeError('a mapping that a scorer returns needs the key "score", a number from 0 to 1')
         answer = Score(answer["score"], answer.get("reason"), answer.get("details"))
     elif not isinstance(answer, Score):
         answer = Score(answer)

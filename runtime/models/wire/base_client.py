@@ -13,6 +13,9 @@ from callgate.runtime.models.wire.provider_errors import beginning, parse_json
 from callgate.runtime.models.wire.retry_policy import Retries, Timeouts, milliseconds
 from callgate.runtime.models.wire.shapes import is_mapping
 
+OWN_CHECKS = ("base_url", "api_key", "http")
+"""Settings of clients whose own checks say more than their types."""
+
 
 class HttpClient(Protocol):
     """An ``AsyncClient`` of httpx or httpx2.
@@ -34,8 +37,8 @@ class BaseClient:
     """Sends requests to one provider, named *provider* in errors. ``Client`` explains the other arguments.
 
     Raises:
-        RegistrationError: no key for the provider's own address, or an invalid key or address; the message quotes
-            neither.
+        RegistrationError: no model, no key for the provider's own address, or an invalid key or address; the message
+            quotes neither.
     """
 
     default_url: ClassVar[str]
@@ -57,6 +60,8 @@ class BaseClient:
         headers: Mapping[str, str] | None,
         insecure: bool,
     ) -> None:
+        if not model:
+            raise RegistrationError("model is empty; give the name of a model of this provider")
         if api_key is None and base_url is None:
             api_key = environment_key(self.key_variables)
         self.model = model

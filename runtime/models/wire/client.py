@@ -8,10 +8,11 @@ from typing import Any, TypeAlias
 
 from callgate.errors import RegistrationError, StreamCut
 from callgate.providers.http.bounded import has_more_values
+from callgate.providers.kinds import checks_kinds
 from callgate.providers.logs import LogEvent, emit
 from callgate.providers.scrubbing import Scrubber
 from callgate.runtime.models.wire.base import BaseCodec
-from callgate.runtime.models.wire.base_client import BaseClient, HttpClient
+from callgate.runtime.models.wire.base_client import OWN_CHECKS, BaseClient, HttpClient
 from callgate.runtime.models.wire.codec import Codec, Messages, Translation
 from callgate.runtime.models.wire.decoder import CUT, NO_ANSWER, Decoder
 from callgate.runtime.models.wire.endings import ReplyEnding
@@ -57,13 +58,14 @@ class Client(BaseClient):
             runs it. Without it such a text is a text, and ``Reply.looks_like_call`` is True.
 
     Raises:
-        RegistrationError: no key for the provider's own address, or an invalid key or address; the message quotes
-            neither.
+        RegistrationError: no key for the provider's own address, an invalid key or address, which the message does not
+            quote, or a setting of another type.
     """
 
     codec: Codec
 
     @explain_arguments('Client(model="...", api_key=...), and base_url= for another server')
+    @checks_kinds(RegistrationError, skip=OWN_CHECKS)
     def __init__(
         self,
         base_url: str | None = None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Self
@@ -51,6 +52,20 @@ def _encoded(body: Mapping[str, object]) -> bytes:
         TypeError, ValueError: the body holds a value that JSON does not have.
     """
     try:
-        return orjson.dumps(body)
+        data = orjson.dumps(body)
     except TypeError:
-        return json.dumps(body, allow_nan=False).encode()
+        try:
+            return json.dumps(body, allow_nan=False).encode()
+        except TypeError as error:
+            raise TypeError(f"a message or an option holds a value that JSON does not have: {error}") from None
+    if b"null" in data and (at := _no_number(body, "")) is not None:  # orjson writes null for NaN and infinity
+        raise ValueError(f"the number at {at} is NaN or infinite, which JSON does not have; give another, or None")
+    return data
+
+
+def _no_number(value: object, at: str) -> str | None:
+    """The JSON Pointer of the first NaN or infinite number in a value; None if there is none."""
+    if isinstance(value, float):
+        return None if math.isfinite(value) else at
+    parts = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list | tuple) else ()
+    return next((found for key, part in parts if (found := _no_number(part, f"{at}/{key}")) is not None), None)

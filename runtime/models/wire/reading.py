@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
@@ -15,6 +17,7 @@ from callgate.tools.calls import ToolCall
 from callgate.tools.values import canonical
 
 _PLAIN_OBJECT = frozenset({"type", "properties", "required", "additionalProperties", "title", "description"})
+_DIGITS = re.compile(r"[0-9]{1,15}")
 _TWO_OBJECTS = 4  # characters: {}{}
 NO_REASON = "it has no stop reason"
 
@@ -73,9 +76,18 @@ FOREIGN = frozenset(
 
 
 def count(fields: Mapping[str, object], *names: str) -> int | None:
-    """The sum of the named token counts; None if all are missing."""
-    found = [value for name in names if isinstance(value := fields.get(name), int) and not isinstance(value, bool)]
+    """The sum of the named token counts; None if all are missing. Some servers send whole numbers as floats or texts."""
+    found = [value for name in names if (value := _whole(fields.get(name))) is not None]
     return sum(found) if found else None
+
+
+def _whole(value: object) -> int | None:
+    """A count of 0 or more; None for any other value."""
+    if isinstance(value, str) and _DIGITS.fullmatch(value):
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        return None
+    return int(value)
 
 
 def qualified(name: object, *spaces: object) -> object:

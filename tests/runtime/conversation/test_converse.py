@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from callgate import Gate, GateClosed, Hook, InvokeContext, Outcome, ToolCall, ToolDefinition, User
+from callgate import Gate, GateClosed, Hook, InvokeContext, Outcome, ToolCall, ToolDefinition, User, codec
 from callgate.errors import ModelError, StreamCut
 from callgate.runtime.conversation.converse import converse
 from callgate.runtime.conversation.events import Ending
 from callgate.runtime.models.wire.codec import Translation
 from callgate.runtime.models.wire.reply import Reply, Usage
 from callgate.testing import run_virtual
+from callgate.tools.arguments.hydrated import HydrationError
 from tests.runtime.conversation.conversing import ANN, Asking, FakeModel, Notes, asks, call, check_paired, says, told
 from tests.runtime.gate.making import ANYTHING, gate_of, made
 
@@ -260,6 +261,27 @@ def test_without_a_count_there_is_no_limit_of_tokens_and_parts_are_added_up_wher
     assert talk(FakeModel(parts), gate_of([Notes().tool()]), max_tokens=50).ended == Ending.TOKENS
 
 
+@pytest.mark.parametrize(
+    "usage",
+    [
+        {"prompt_tokens": 30, "completion_tokens": 20, "total_tokens": 0},
+        {"prompt_tokens": 30, "completion_tokens": 20, "total_tokens": -50},
+        {"prompt_tokens": 30, "completion_tokens": 20},
+        {"prompt_tokens": -9, "completion_tokens": 0, "total_tokens": 50},
+        {"total_tokens": 50.0},
+        {"total_tokens": "50"},
+    ],
+    ids=str,
+)
+def test_a_count_of_tokens_counts_in_every_form_that_servers_send_it(usage: dict[str, Any]) -> None:
+    """Issue 5. A total of 0 beside its parts, and whole numbers as floats, left a conversation without its limit."""
+    asked = asks(call("a"))
+    choice = {"message": asked.messages[0], "finish_reason": "tool_calls"}
+    reply = codec("openai_chat").reply({"choices": [choice], "usage": usage})
+    assert talk(FakeModel(reply), gate_of([Notes().tool()]), max_tokens=50).ended == Ending.TOKENS
+    assert talk(FakeModel(reply, says("done")), gate_of([Notes().tool()]), max_tokens=51).ok
+
+
 def test_an_answer_without_calls_is_done_whatever_it_cost() -> None:
     """Issue 5."""
     done = talk(FakeModel(says("dear", usage=Usage(total=10_000))), gate_of([]), max_tokens=1)
@@ -273,6 +295,28 @@ def test_a_deadline_ends_the_wait_for_the_model_and_leaves_the_history_without_i
     assert (done.ended, done.rounds, done.text) == (Ending.DEADLINE, 0, "")
     assert done.messages == ({"role": "user", "content": "hello"},)
     assert talk(FakeModel(says("in time"), pause=1), gate_of([]), deadline=2).ok
+
+
+def test_a_deadline_ends_the_wait_for_a_repairer_and_its_calls_do_not_run() -> None:
+    """Issue 5. A repairer that asks another model was waited for without a limit."""
+    left: list[str] = []
+
+    async def repair(found: ToolCall, error: HydrationError) -> dict[str, int]:
+        try:
+            await asyncio.sleep(wait)
+        except asyncio.CancelledError:
+            left.append(str(found.id))
+            raise
+        return {"n": 1}
+
+    wait, notes = 1_000_000.0, Notes()
+    client = FakeModel(asks(call("a", m=1), call("b", n=1), call("c", m=1)), says("no"))
+    done = talk(client, gate_of([notes.tool()]), deadline=5, repair=repair)
+    assert (done.ended, notes.ran, left) == (Ending.DEADLINE, [], ["a"])
+    assert [one.result.error.code for one in done.calls] == ["deadline"] * 3
+    check_paired(done.messages)
+    wait = 1.0
+    assert talk(FakeModel(asks(call("a", m=1)), says("no")), gate_of([notes.tool()]), deadline=5, repair=repair).pending
 
 
 class Ticking:

@@ -219,6 +219,11 @@ def damaged() -> dict[str, tuple[Any, str]]:
         "no such outcome": ({**whole, "results": [{**whole["results"][0], "outcome": "fine"}]}, "damaged"),
         "a negative count": ({**whole, "called": -9}, "damaged"),
         "a count that is none": ({**whole, "rounds": "1"}, "damaged"),
+        "a count that is true": ({**whole, "rounds": True}, "damaged"),
+        **{
+            f"tokens that are {value!r}": ({**whole, "usage": {**whole["usage"], "total": value}}, "damaged")
+            for value in ("5", -5, 0.5, True)
+        },
         "messages that are none": ({**whole, "messages": ["x"]}, "damaged"),
     }
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import httpx
 import pytest
 
+from callgate.models import OpenAIChat
 from callgate.runtime.models import codec
 from tests.runtime.models.wires import WIRES, tool
 
@@ -96,6 +99,27 @@ def test_options_come_last_and_none_takes_a_key_away(wire: str) -> None:
     body = codec(wire).request("Hi", translation, model="m", options=options).body
     assert (body["temperature"], body["max_tokens"]) == (0, 5)
     assert "tools" not in body
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("place", ["option", "message", "client"])
+async def test_a_number_that_json_does_not_have_is_refused_and_not_sent_as_null(number: float, place: str) -> None:
+    """``{"temperature": nan}`` was sent as null, with which a provider takes its default."""
+    sent: list[bytes] = []
+
+    def provider(request: httpx.Request) -> httpx.Response:
+        sent.append(request.content)
+        return httpx.Response(200, json={"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}]})
+
+    http = httpx.AsyncClient(transport=httpx.MockTransport(provider))
+    odd = {"deep": [None, {"x": number}]}
+    client = OpenAIChat("http://localhost", model="m", http=http, options=odd if place == "client" else {"a": None})
+    message = {"role": "user", "content": [odd] if place == "message" else None}
+    with pytest.raises(ValueError, match="/deep/1/x is NaN or infinite, which JSON does not have"):
+        await client.reply([message], options=odd if place == "option" else None)
+    assert not sent
+    await OpenAIChat("http://localhost", model="m", http=http).reply([message | {"content": None}], options={"t": 1.5})
+    assert json.loads(sent[0])["messages"] == [{"role": "user", "content": None}]
 
 
 def test_a_model_of_gemini_with_a_slash_in_it_is_a_path() -> None:

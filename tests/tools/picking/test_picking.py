@@ -206,8 +206,10 @@ async def test_a_predicate_that_is_not_plainly_true_or_false_is_refused() -> Non
     async def visible(definition: Any) -> bool:
         return False
 
-    with pytest.raises(TypeError, match="True or False"):
+    with pytest.raises(TypeError, match="visible is async; give a plain function"):
         await pick_tools("weather", TOOLS, visible=visible)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="True or False"):
+        await pick_tools("weather", TOOLS, visible=lambda definition: visible(definition))  # type: ignore[arg-type,return-value]  # noqa: PLW0108  (not async)
 
 
 async def test_an_llm_rates_in_batches_and_is_not_asked_twice() -> None:
