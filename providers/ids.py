@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import TypeGuard
 
 _BUFFERED = 256
 LONGEST_ID = 512
@@ -18,6 +19,11 @@ _buffer: Iterator[str] = iter(())
 def new_id() -> str:
     """Return 128 random bits as 32 hexadecimal digits."""
     return next(_buffer, None) or _refill()
+
+
+def is_id(value: object) -> TypeGuard[str]:
+    """Return True for a text that a store can keep as an id. What others wrote, such as a message of a broker, may be none."""
+    return isinstance(value, str) and flaw_of(value) is None
 
 
 def flaw_of(text: object, longest: int = LONGEST_ID) -> str | None:

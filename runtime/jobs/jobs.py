@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from callgate.errors import NotPending, StoreError
-from callgate.providers.ids import new_id
+from callgate.providers.ids import is_id, new_id
 from callgate.providers.logs import LogEvent, emit
 from callgate.providers.principal import User
 from callgate.providers.signing import SigningKeys
@@ -348,11 +348,14 @@ class JobQueue:
     async def run_invocation(self, id: str | None = None, queues: Collection[str] = ()) -> JobState | None:
         """Run one job; engines call this in a worker. Return its new state, or None when there is no job to take.
 
-        Without an id, take the next job that may run, of *queues* if some are named.
+        Without an id, take the next job that may run, of *queues* if some are named. No job has an id that is no text: an
+        engine checks the ids of its messages with ``is_id``, because None would take any job.
 
         Raises:
             StoreError: the store failed; the engine delivers the job again.
         """
+        if id is not None and not is_id(id):
+            return None
         done = await self.runner.run(id, queues, self._start_polling)
         if done is None:
             return None

@@ -43,11 +43,11 @@ def listed(definition: ToolDefinition) -> dict[str, object]:
 def openapi(gate: Gate, user: User, challenge: str | None, root: str = "") -> dict[str, Any]:
     """Build the document: one operation for each tool that this user may see, and one for its stream."""
     definitions: list[ToolDefinition] = gate.definitions(user=user)
-    paths: dict[str, Any] = {
-        "/health": {"get": _health("health", "Not open.")},
-        "/health/ready": {"get": _health("ready", "Not open, or its store does not answer.")},
+    paths: dict[str, Any] = {  # no tool has a dot in its name, so its operation has an id of its own
+        "/health": {"get": _health("service.health", "Not open.")},
+        "/health/ready": {"get": _health("service.ready", "Not open, or its store does not answer.")},
         "/tools": {"get": _list()},
-        "/openapi.json": {"get": _read("openapi", "This document", {"type": "object"})},
+        "/openapi.json": {"get": _read("service.openapi", "This document", {"type": "object"})},
     }
     schemas: dict[str, object] = {"Problem": _PROBLEM, "Suspended": _SUSPENDED, "Tool": _TOOL}
     for definition in definitions:
@@ -83,12 +83,18 @@ def embedded(schema: Mapping[str, object], name: str) -> dict[str, Any]:
 
 def _anchors(node: object, at: str) -> Iterator[tuple[str, str]]:
     """Yield each anchor of a schema with the pointer to it: in the document, other tools may have the same anchor."""
-    items = enumerate(node) if isinstance(node, list) else node.items() if isinstance(node, dict) else ()
-    for key, item in items:
+    for key, item in enumerate(node) if isinstance(node, list) else node.items() if isinstance(node, dict) else ():
         if key in ("$anchor", "$dynamicAnchor") and isinstance(item, str):
             yield item, at
+        elif key in SUB_MAP and isinstance(item, dict):
+            for name, schema in item.items():  # a name may be that of a keyword
+                yield from _anchors(schema, f"{at}/{key}/{_escaped(name)}")
         elif key not in _LITERALS:
-            yield from _anchors(item, f"{at}/{quote(str(key).replace('~', '~0').replace('/', '~1'), safe='~$')}")
+            yield from _anchors(item, f"{at}/{_escaped(str(key))}")
+
+
+def _escaped(name: str) -> str:
+    return quote(name.replace("~", "~0").replace("/", "~1"), safe="~$")
 
 
 def _moved(node: object, home: str, anchors: Mapping[str, str]) -> Any:
@@ -100,8 +106,11 @@ def _moved(node: object, home: str, anchors: Mapping[str, str]) -> Any:
     for key, item in node.items():
         if key in ("$anchor", "$dynamicAnchor") and isinstance(item, str):
             continue  # a reference to it is a pointer
-        if key == "$ref" and isinstance(item, str) and item.startswith("#"):
-            made[key] = home + anchors.get(item[1:], item[1:])
+        if key in ("$ref", "$dynamicRef"):  # one document has one such anchor, so both lead to the same place
+            made["$ref"] = _reference(item, home, anchors)
+        elif key == "discriminator" and isinstance(item, dict):
+            mapping = {name: _reference(one, home, anchors) for name, one in (item.get("mapping") or {}).items()}
+            made[key] = item | ({"mapping": mapping} if mapping else {})
         elif key in _LITERALS:
             made[key] = item
         elif key in SUB_MAP and isinstance(item, dict):
@@ -109,6 +118,12 @@ def _moved(node: object, home: str, anchors: Mapping[str, str]) -> Any:
         else:
             made[key] = _moved(item, home, anchors)
     return made
+
+
+def _reference(target: object, home: str, anchors: Mapping[str, str]) -> object:
+    if not isinstance(target, str) or not target.startswith("#"):
+        return target
+    return home + anchors.get(target[1:], target[1:])
 
 
 def _call(definition: ToolDefinition) -> dict[str, object]:
@@ -169,7 +184,7 @@ def _health(operation: str, unready: str) -> dict[str, object]:
 
 def _list() -> dict[str, object]:
     made: dict[str, Any] = _read(
-        "list", "The tools that this user may see; with `wire`, in the format of that provider's API.", {}
+        "service.list", "The tools that this user may see; with `wire`, in the format of that provider's API.", {}
     )
     wire = {"type": "string", "enum": list(codecs())}
     made["parameters"] = [{"name": "wire", "in": "query", "schema": wire}]

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from callgate.errors import RegistrationError, StoreError
+from callgate.providers.ids import is_id
 from callgate.providers.kinds import checks_kinds
 from callgate.providers.logs import LogEvent, emit
 from callgate.providers.stores.base import Transaction
@@ -201,8 +202,16 @@ class ProcrastinateJobs(EngineBase):
             await asyncio.wait({serving})
         return None if serving.cancelled() else serving.exception()
 
-    async def _deliver(self, context: Any, id: str) -> None:
+    async def _deliver(self, context: Any, id: object) -> None:
         """Run a job: the only task of the engine. Its row is deleted at the end, so a redelivery needs a new row."""
+        if not is_id(id):  # not of Callgate; None would run any job
+            emit(
+                LogEvent.PROVIDER_FAILED,
+                provider="procrastinate",
+                phase="deliver",
+                error=StoreError("a row has no id of a job"),
+            )
+            return
         try:
             state = await self.jobs.run_invocation(id)
         except asyncio.CancelledError:  # the grace period ended and the job was put back: for the engine it succeeded

@@ -64,7 +64,7 @@ class Rows:
     """
 
     def __init__(
-        self, connected: Any, deliver: Callable[[object, str], Coroutine[object, None, None]], namespace: str
+        self, connected: Any, deliver: Callable[[object, object], Coroutine[object, None, None]], namespace: str
     ) -> None:
         from procrastinate import App, PsycopgConnector
 

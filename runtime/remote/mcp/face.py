@@ -128,6 +128,8 @@ class McpServer:
         check_fields(self, RegistrationError, skip=("timeout", "connect_timeout"))
         if (self.url is None) == (self.command is None):
             raise RegistrationError(f"the MCP server {self.name!r}: give url= or command=, one of them")
+        if not (self.url if self.command is None else self.command):
+            raise RegistrationError(f"the MCP server {self.name!r}: its url or command is empty")
         kind, others = ("command", ("headers", "auth", "credential")) if self.url is None else ("url", ("env", "cwd"))
         if given := [name for name in others if getattr(self, name)]:  # users would share what they believe is theirs
             raise RegistrationError(f"the MCP server {self.name!r}: {', '.join(given)} means nothing with {kind}=")

@@ -201,4 +201,8 @@ def _reason(failure: BaseException | None) -> str:
     """Return the innermost reason: the SDK wraps it in groups."""
     while isinstance(failure, BaseExceptionGroup):
         failure = failure.exceptions[0]
-    return "no answer in time" if failure is None else f"{type(failure).__name__}: {failure}"[:300]
+    return (
+        "no answer in time"
+        if failure is None or isinstance(failure, TimeoutError)
+        else f"{type(failure).__name__}: {failure}"[:300]
+    )

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+from urllib.parse import unquote
 
 import httpx
 import pytest
+from pydantic import BaseModel, Field
 
 import callgate
-from callgate import User
+from callgate import User, tool
 from callgate.runtime.hosts.asgi.spec import embedded, openapi
 from tests.runtime.hosts.catalogue import PAIR, catalogue
 from tests.runtime.hosts.making import ANN, MAX, Desk, who
@@ -20,6 +23,14 @@ from tests.runtime.hosts.serving import served
 
 # What the gate refuses whatever a schema says (NUL characters, endless digits) passes for valid there.
 EXCEPT = "positive_data_acceptance"
+
+
+class Cat(BaseModel):
+    kind: Literal["cat"]
+
+
+class Dog(BaseModel):
+    kind: Literal["dog"]
 
 
 async def schemathesis(app: Any, folder: Path, examples: int, seconds: float, *more: str) -> tuple[int, int, str]:
@@ -126,3 +137,53 @@ def test_a_reference_to_an_anchor_leads_to_its_place() -> None:
         "properties": {"x": {"$ref": "#/components/schemas/t.arguments/$defs/a~1b%20c"}, "$anchor": {}},
         "$defs": {"a/b c": {"type": "string"}},
     }
+
+
+def test_every_reference_of_a_document_leads_to_a_schema() -> None:
+    """Contract 11: also those of a discriminator, and to anchors under properties with names of keywords."""
+
+    @tool(effect="read")
+    def feed(
+        pet: Annotated[Cat | Dog, Field(discriminator="kind")],
+    ) -> Annotated[Cat | Dog, Field(discriminator="kind")]:
+        """Feed a pet."""
+        return pet
+
+    named = {"default": {"$anchor": "a", "type": "string"}, "enum": {"$dynamicAnchor": "b"}, "const": {"$ref": "#a"}}
+    schema = {"type": "object", "properties": {**named, "x": {"$dynamicRef": "#b"}}}
+    anchored = tool(name="anchored", effect="read", parameters=schema)(lambda **_: None)
+    document = openapi(callgate.Gate([feed, anchored]), User("u"), None)
+    found = list(references(document))
+    assert len(found) > 20
+    assert any(one.endswith("feed.arguments/$defs/Cat") for one in found)
+    assert any(one.endswith("anchored.arguments/properties/enum") for one in found)
+    for one in found:
+        target: Any = document
+        for part in one.removeprefix("#/").split("/"):
+            target = target[unquote(part).replace("~1", "/").replace("~0", "~")]
+
+
+def references(node: Any) -> Iterator[str]:
+    """The references of a document without such data, and those of its discriminators."""
+    if isinstance(node, list):
+        for item in node:
+            yield from references(item)
+    elif isinstance(node, dict):
+        for key, item in node.items():
+            if key == "$ref":
+                yield item
+            elif key == "mapping":
+                yield from item.values()
+            else:
+                yield from references(item)
+
+
+def test_every_operation_has_an_id_of_its_own() -> None:
+    """Whatever the tools are named: a generator of clients would leave one of two out."""
+    service = openapi(callgate.Gate(), User("u"), None)
+    taken = [operation["operationId"] for path in service["paths"].values() for operation in path.values()]
+    names = {part for id in taken for part in id.split(".")} | {"stream", "call"}
+    tools = [tool(name=name, effect="read")(lambda: None) for name in names]
+    document = openapi(callgate.Gate(tools), User("u"), None)
+    ids = [operation["operationId"] for path in document["paths"].values() for operation in path.values()]
+    assert len(ids) == len(set(ids)) == len(taken) + 2 * len(names)

@@ -431,17 +431,17 @@ async def test_a_gate_that_closes_ends_what_it_started() -> None:
 
 
 @pytest.mark.parametrize(
-    "server",
+    ("server", "reason"),
     [
-        McpServer(name="toy", url="http://127.0.0.1:9/mcp", connect_timeout=2),
-        McpServer(name="toy", command=["/no/such/program"]),
-        McpServer(name="toy", command=["true"]),
-        McpServer(name="toy", command=["sleep", "60"], connect_timeout=0.2),
+        (McpServer(name="toy", url="http://127.0.0.1:9/mcp", connect_timeout=2), "ConnectError: All conn"),
+        (McpServer(name="toy", command=["/no/such/program"]), "No such file or directory"),
+        (McpServer(name="toy", command=["true"]), "Connection closed"),
+        (McpServer(name="toy", command=["sleep", "60"], connect_timeout=0.2), "no answer in time"),
     ],
     ids=["no server", "no program", "a program that ends", "a program that is silent"],
 )
 async def test_a_server_that_cannot_be_reached_is_refused_in_one_line(
-    server: McpServer, monkeypatch: pytest.MonkeyPatch
+    server: McpServer, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And nothing is left of it."""
     from callgate.runtime.remote.mcp import transports
@@ -449,7 +449,7 @@ async def test_a_server_that_cannot_be_reached_is_refused_in_one_line(
     monkeypatch.setattr(transports, "GRACE", 0.2)
     before = asyncio.all_tasks()
     async with gate_with() as gate:
-        with pytest.raises(RegistrationError, match="the MCP server 'toy' cannot be mounted"):
+        with pytest.raises(RegistrationError, match=f"the MCP server 'toy' cannot be mounted: .*{reason}"):
             await gate.mount(server)
         assert not gate.registry.names
     assert asyncio.all_tasks() == before
@@ -466,7 +466,11 @@ def test_a_server_has_one_address() -> None:
         McpServer(name="toy", **other, **{given: values[given]})
     with pytest.raises(RegistrationError, match="'reed' for say; give read"):
         McpServer(name="toy", url="http://x", effects={"say": "reed"})
+    for empty in ({"url": ""}, {"command": []}):
+        options: Any = empty
+        with pytest.raises(RegistrationError, match="its url or command is empty"):
+            McpServer(name="toy", **options)
     for wrong in ({}, {"url": "http://x", "command": ["y"]}, {"url": "http://x", "timeout": float("nan")}):
-        options: Any = wrong
+        options = wrong
         with pytest.raises(RegistrationError):
             McpServer(name="toy", **options)
