@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FrameType, TracebackType
 
 from callgate.errors import Control, InvocationError
+from callgate.providers.foreign_errors import readable
 from callgate.providers.redaction import Rendered, redact_code, redact_known, remember
 
 MAX_LINKS = 16
@@ -37,6 +38,7 @@ Shown = Callable[[str], str]
 
 def fault_of(error: BaseException) -> BaseException | None:
     """Return the unexpected exception that *error* is or reports; None for a decision and for a cancellation."""
+    error = readable(error)
     if not isinstance(error, InvocationError):
         return None if isinstance(error, _QUIET) else error
     cause = error.__cause__
@@ -91,10 +93,11 @@ def _links(error: BaseException) -> Iterator[tuple[str, BaseException]]:
     waiting: deque[tuple[str, BaseException, int]] = deque([("", error, 0)])
     seen: set[int] = set()
     while waiting and len(seen) < MAX_LINKS:
-        relation, one, depth = waiting.popleft()
-        if id(one) in seen:
+        relation, given, depth = waiting.popleft()
+        if id(given) in seen:
             continue
-        seen.add(id(one))
+        seen.add(id(given))
+        one = readable(given)
         yield relation, one
         if one.__cause__ is not None:
             waiting.append((_CAUSE, one.__cause__, depth))

@@ -80,17 +80,20 @@ def understood(error: BaseException) -> BaseException:
 
     Any other error is returned as it is. A group without errors of ours counts as itself.
     """
+    error = readable(_of_group(error) if issubclass(type(error), BaseExceptionGroup) else error)
+    if isinstance(error, InvocationError):
+        _correct(error)
+    return error
+
+
+def readable(error: BaseException) -> BaseException:
+    """Return the error, or a stand-in with its traceback if reading its attributes may fail."""
     kind = type(error)
-    if issubclass(kind, BaseExceptionGroup):
-        error = _of_group(error)
-        kind = type(error)
     if kind not in _plain:
         if not _has_code(kind):
             _plain.add(kind)
         elif not _is_readable(error, kind):
             return _stand_in(error, kind)
-    if isinstance(error, InvocationError):
-        _correct(error)
     return error
 
 
@@ -139,7 +142,7 @@ def _has_code(kind: type) -> bool:
 
 
 def _of_group(group: BaseException) -> BaseException:
-    members = list(_members(group))
+    members = list(members_of(group))
     ours = [one for one in members if issubclass(type(one), InvocationError | Control)]
     if not ours:
         return group
@@ -161,7 +164,7 @@ def _rank(error: BaseException) -> int:
     return next((number for number, kind in enumerate(_STRICTEST) if issubclass(type(error), kind)), len(_STRICTEST))
 
 
-def _members(group: BaseException) -> Iterator[BaseException]:
+def members_of(group: BaseException) -> Iterator[BaseException]:
     """Yield the errors of a group that are no groups themselves, each once."""
     waiting, seen = [group], set[int]()
     while waiting and len(seen) < MAX_MEMBERS:

@@ -83,7 +83,7 @@ class LogEvent(StrEnum):
         "call.attempt_failed",
         ERROR,
         "stage hook error",
-        "an unexpected exception that a wrapper handled: it retried the tool, responded in its place, or raised another error",
+        "an unexpected exception that a wrapper handled, by a retry, a response or another error, or one beside a decision in a group",
     )
     OUTPUT_INVALID = (
         "output.invalid",

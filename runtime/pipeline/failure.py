@@ -26,7 +26,7 @@ from callgate.hooks.stages import OnFailure, Section
 from callgate.hooks.state.host import CallPlan
 from callgate.hooks.state.step import PlanStep, StepCall
 from callgate.providers.foreign_errors import is_pressed, understood
-from callgate.providers.logs import LogEvent, emit, emit_invalid_output
+from callgate.providers.logs import LogEvent, emit, emit_beside, emit_invalid_output
 from callgate.providers.stores.effects import EffectState
 from callgate.runtime.pipeline.deadlines import forget_leaked, overran
 from callgate.runtime.pipeline.guards import closes, valueless
@@ -73,12 +73,14 @@ async def fail(
 
 
 def counted(ctx: InvokeContext, error: BaseException) -> BaseException:
-    """Return the error that counts (see ``understood``); note that it left a task group."""
+    """Return the error that counts (see ``understood``); note that it left a task group, and log the faults beside it."""
     if type(error) is ControlRespond:  # an answer from a cache is no failure, and nothing hides in it
         return error
+    found = understood(error)
     if issubclass(type(error), BaseExceptionGroup):
         ctx.run.grouped = True
-    return understood(error)
+        emit_beside(ctx, error, found)
+    return found
 
 
 async def _record(plan: CallPlan[InvokeContext], ctx: InvokeContext, error: BaseException, *, body_ended: bool) -> None:
@@ -141,15 +143,13 @@ def _log(ctx: InvokeContext, step: PlanStep) -> None:
     )
     if type(error) is Invalid and error.stage == "output":
         emit_invalid_output(ctx, str(error), stage=step.stage, hook=step.name)
-    event, reason = LogEvent.CALL_REFUSED if decided else LogEvent.CALL_FAILED, None
+    event = LogEvent.CALL_REFUSED if decided else LogEvent.CALL_FAILED
     if error is not None and type(error).__name__ == "SynchronousOnlyOperation":
-        from callgate.runtime.pipeline.thread_settings import (
-            explain_sync_only,  # only an application with Django needs it
-        )
+        from callgate.runtime.pipeline.thread_settings import explain_sync_only  # only with Django
 
         explain_sync_only(error, f"{step.name} of {ctx.tool_id}")
-    if isinstance(error, Denied | RetryLater) and error.args:
-        reason = error.args[0]  # the reason given to ctx.abort or ctx.retry_after
+    # the reason given to ctx.abort or ctx.retry_after
+    reason = error.args[0] if isinstance(error, Denied | RetryLater) and error.args else None
     emit(event, ctx, outcome=ctx.run.outcome, error=error, stage=step.stage, hook=step.name, reason=reason)
 
 

@@ -272,6 +272,66 @@ async def test_of_several_errors_the_strictest_counts(members: list[BaseExceptio
     assert result.outcome == outcome
 
 
+@pytest.mark.parametrize("place", ["body", "hook", "around"])
+@pytest.mark.parametrize(
+    ("members", "logged"),
+    [
+        ([ToolError("t"), ValueError("v")], ["ValueError"]),
+        ([ExceptionGroup("h", [Denied("d"), KeyError("k")]), ValueError("v")], ["KeyError", "ValueError"]),
+        ([Denied("d"), RaisingClass()], ["RaisingClass"]),
+        ([ToolError("t"), Denied("d")], []),
+    ],
+)
+async def test_a_fault_beside_the_error_that_counts_is_logged(
+    members: list[Exception], logged: list[str], place: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:
+        raise ExceptionGroup("g", members)
+
+    class Fails(Hook):
+        def will_authorize(self, ctx: Any) -> None:
+            if place == "hook":
+                fail()
+
+        async def around_execute(self, ctx: Any, call_next: Any) -> Any:
+            if place == "around":
+                fail()
+            return await call_next()
+
+    async def look() -> None:
+        if place == "body":
+            fail()
+
+    async with Gate([tool(effect="read")(look)], [Fails()]) as gate:
+        await gate.call("look", {}, user=ANN)
+    shown = [one for one in caplog.records if one.msg == "%s %s" and "exception" in vars(one)["callgate"]]
+    assert len(shown) == bool(logged)
+    assert all(name in vars(one)["callgate"]["exception"] for one in shown for name in logged)
+
+
+@pytest.mark.parametrize("hides", ["group", "cause", "context"])
+@pytest.mark.parametrize("kind", [RaisingGetattr, RaisingGetattribute, RaisingClass, RaisingText, RaisingNoEffect])
+async def test_a_fault_is_logged_whatever_stands_behind_it(
+    kind: type[Exception], hides: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def look() -> None:
+        if hides == "group":
+            raise ExceptionGroup("g", [kind(), KeyError("k")])
+        if hides == "cause":
+            raise KeyError("k") from kind()
+        try:
+            raise kind()
+        except kind:
+            raise KeyError("k")  # noqa: B904  (the context is meant)
+
+    async with Gate([tool(effect="read")(look)]) as gate:
+        await gate.call("look", {}, user=ANN)
+    (shown,) = [vars(one)["callgate"] for one in caplog.records if one.levelname == "ERROR"]
+    assert shown["event"] == "call.failed"
+    assert "KeyError" in shown["exception"]
+    assert kind.__name__ in shown["exception"]
+
+
 @pytest.mark.parametrize("other", [None, ValueError("maybe it took effect")])
 async def test_a_group_says_no_effect_only_if_all_its_members_do(other: Exception | None) -> None:
     runs: list[int] = []
