@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FrameType, TracebackType
 
 from callgate.errors import Control, InvocationError
-from callgate.providers.foreign_errors import readable
+from callgate.providers.foreign_errors import as_readable
 from callgate.providers.redaction import Rendered, redact_code, redact_known, remember
 
 MAX_LINKS = 16
@@ -38,7 +38,7 @@ Shown = Callable[[str], str]
 
 def fault_of(error: BaseException) -> BaseException | None:
     """Return the unexpected exception that *error* is or reports; None for a decision and for a cancellation."""
-    error = readable(error)
+    error = as_readable(error)
     if not isinstance(error, InvocationError):
         return None if isinstance(error, _QUIET) else error
     cause = error.__cause__
@@ -97,7 +97,7 @@ def _links(error: BaseException) -> Iterator[tuple[str, BaseException]]:
         if id(given) in seen:
             continue
         seen.add(id(given))
-        one = readable(given)
+        one = as_readable(given)
         yield relation, one
         if one.__cause__ is not None:
             waiting.append((_CAUSE, one.__cause__, depth))

@@ -80,13 +80,13 @@ def understood(error: BaseException) -> BaseException:
 
     Any other error is returned as it is. A group without errors of ours counts as itself.
     """
-    error = readable(_of_group(error) if issubclass(type(error), BaseExceptionGroup) else error)
+    error = as_readable(_of_group(error) if issubclass(type(error), BaseExceptionGroup) else error)
     if isinstance(error, InvocationError):
         _correct(error)
     return error
 
 
-def readable(error: BaseException) -> BaseException:
+def as_readable(error: BaseException) -> BaseException:
     """Return the error, or a stand-in with its traceback if reading its attributes may fail."""
     kind = type(error)
     if kind not in _plain:
