@@ -293,7 +293,7 @@ async def test_a_fault_beside_the_error_that_counts_is_logged(
             if place == "hook":
                 fail()
 
-        async def around_execute(self, ctx: Any, next: Any) -> Any:  # noqa: A002  (as the base class names it)
+        async def around_execute(self, ctx: Any, next: Any) -> Any:
             if place == "around":
                 fail()
             return await next()
