@@ -17,6 +17,7 @@ from callgate.providers.kinds import annotations_of, fault_of_kind
 from callgate.tools.declaring.declare import as_tool
 from callgate.tools.definition import ToolDefinition, fault_of_effects
 from callgate.tools.limits import fault_of_seconds
+from callgate.tools.naming import fault_of_names
 from callgate.tools.record import ToolRecord
 
 H = TypeVar("H")
@@ -330,7 +331,7 @@ def _names(hook: object, what: str, given: Any) -> frozenset[str] | None:
         return None
     if isinstance(chosen, str):
         raise HookError(f"{name_of(hook)}: {what} takes a collection of names; write {what}={{{chosen!r}}}")
-    if (fault := fault_of_kind(chosen, Collection[str])) is not None:
+    if (fault := fault_of_names(what, chosen)) is not None:
         raise HookError(f"{name_of(hook)}: {what} {fault}")
     return frozenset(chosen)
 

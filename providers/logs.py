@@ -29,7 +29,7 @@ from callgate.providers.log_chain import (
     redactor_of,
 )
 from callgate.providers.log_events import IDS, LogEvent, LoggedCall, LoggedRun
-from callgate.providers.redaction import Redactor, redact_text
+from callgate.providers.redaction import Redactor, fault_of_key, redact_text
 from callgate.providers.scrubbing import CURRENT_SCRUBBER
 
 __all__ = [
@@ -338,13 +338,19 @@ def configure_logging(
             with secrets masked. The traceback of an unexpected exception is not affected.
 
     Raises:
-        ValueError: the level, form or value of *errors* is unknown.
+        ValueError: the level, form or value of *errors* is unknown, or a secret key is a path.
         TypeError: the sink is neither a text file nor a callable.
     """
     if form not in ("text", "json"):
         raise ValueError(f"form is {form!r}; choose 'text' or 'json'")
     if not (sink is None or callable(sink) or hasattr(sink, "write")):
         raise TypeError(f"a sink is a text file or a callable, not {type(sink).__name__}")
+    if isinstance(secret_keys, str):
+        raise TypeError(f"secret_keys takes names; write secret_keys=[{secret_keys!r}]")
+    secret_keys = tuple(secret_keys)
+    for key in secret_keys:
+        if (fault := fault_of_key(key)) is not None:
+            raise ValueError(f"secret_keys: one of them {fault}")
     redactor = redactor_of(keys=secret_keys, errors=errors)
     setup = _Setup()
     setup.to_stdlib = sink is None

@@ -228,6 +228,25 @@ def _unless_harmless(found: re.Match[str]) -> str:
     return MASK if (mixed or shouts) and not _UUID.fullmatch(run) else run
 
 
+_PATH = re.compile(r"[.*/$\[\]]")
+_SEGMENTS = re.compile(r"[^.\[\]/$'\"#]+")
+
+
+def pointer_of_path(name: str) -> str | None:
+    """Return the JSON Pointer that a path such as ``$.card.number`` or ``people[*].iban`` means; None for a plain name."""
+    return "/" + "/".join(_SEGMENTS.findall(name)) if _PATH.search(name) else None
+
+
+def fault_of_key(key: object) -> str | None:
+    """Return why no member has this name, and what to write; None if it is a name."""
+    if not isinstance(key, str) or not key:
+        return f"is {key!r}, and is the name of a member, such as 'password'"
+    if pointer_of_path(key) is not None:
+        last = next(iter([one for one in reversed(_SEGMENTS.findall(key)) if plain_key(one)]), "password")
+        return f"is {key!r}, a path, and masks members by name, at any depth; write {last!r}"
+    return None
+
+
 def plain_key(key: str) -> str:
     """Normalize a key: ``API-Key``, ``api_key`` and ``apiKey`` become equal."""
     return "".join(filter(str.isalnum, unicodedata.normalize("NFKC", key).casefold()))

@@ -7,13 +7,26 @@ import hashlib
 import re
 from collections.abc import Callable, Collection
 from difflib import get_close_matches
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar, cast
+
+from callgate.providers.kinds import fault_of_kind
 
 P = ParamSpec("P")
 R = TypeVar("R")
 MAX_NAME = 64
 _REFUSED = re.compile(r"[^A-Za-z0-9_-]")
 _START = re.compile(r"^(?![A-Za-z_])")
+
+
+def fault_of_names(what: str, given: object) -> str | None:
+    """Return why *given* are not names of *what*: tools, tags, tenants, roles, or scopes; None if they are.
+
+    Names are compared as they are: ``*`` would select nothing, or forbid nothing. A scope such as ``mail:*`` is a name.
+    """
+    if (fault := fault_of_kind(given, Collection[str])) is not None:
+        return fault
+    patterns = [one for one in cast("Collection[str]", given) if one == "*" or (what == "tools" and "*" in one)]
+    return f"has the pattern {patterns[0]!r}; list the names, or leave it out to match all" if patterns else None
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:

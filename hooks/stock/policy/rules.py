@@ -11,6 +11,7 @@ from callgate.errors import HookError
 from callgate.providers.kinds import fault_of_kind
 from callgate.providers.principal import User
 from callgate.tools.definition import ToolDefinition, fault_of_effects
+from callgate.tools.naming import fault_of_names
 
 
 class Verdict(Enum):
@@ -201,6 +202,8 @@ def names_of(where: str, what: str, given: Collection[str] | None) -> frozenset[
     found = frozenset(given)
     if not found or not all(isinstance(name, str) and name for name in found):
         raise HookError(f"{where}: {what} takes at least one name, and no empty one; leave it out to match all")
+    if (fault := fault_of_names(what, found)) is not None:
+        raise HookError(f"{where}: {what} {fault}")
     return found
 
 

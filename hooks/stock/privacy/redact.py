@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, Unpack
 
@@ -11,12 +12,14 @@ from callgate.hooks.context import InvokeContext
 from callgate.hooks.stock.options import HookOptions, checked, set_options
 from callgate.providers.content_json import data_member, masked_text
 from callgate.providers.detectors import DETECTORS, MASK, detect
-from callgate.providers.redaction import plain_key
+from callgate.providers.redaction import plain_key, pointer_of_path
 from callgate.providers.registry import MISSING
 from callgate.providers.scrubbing import Scrubber
 from callgate.tools.naming import did_you_mean
 
 _ANY = "*"
+_POINTER = re.compile(r"(?:/(?!\*\*)(?:[^~/$\[]|~[01])+)+")
+"""A JSON Pointer without what other forms of paths are written with: ``$``, ``[0]``, ``**``, or a slash at the end."""
 _SIDES = ("input", "output")
 
 
@@ -203,8 +206,9 @@ def _below(nodes: tuple[_Node, ...], segment: Any) -> tuple[_Node, ...]:
 def _tree(pointers: Iterable[str]) -> _Node:
     root = _Node()
     for pointer in pointers:
-        if pointer and not pointer.startswith("/"):
-            raise HookError(f"Redact: {pointer!r} is not a JSON Pointer; write {'/' + pointer!r}")
+        if not isinstance(pointer, str) or (pointer and not _POINTER.fullmatch(pointer)):
+            write = pointer_of_path(f"/{pointer}")
+            raise HookError(f"Redact: {pointer!r} is not a JSON Pointer; write {write!r}")
         node = root
         for part in pointer.split("/")[1:]:
             node = node.below.setdefault(part.replace("~1", "/").replace("~0", "~"), _Node())
@@ -217,8 +221,8 @@ def _name(given: object) -> str:
         raise HookError(f"Redact takes names one by one; write Redact({', '.join(map(repr, given))})")
     if not isinstance(given, str) or not given:
         raise HookError(f"Redact: {given!r} is not the name of a member; write Redact('password')")
-    if given.startswith("/"):
-        raise HookError(f"Redact: {given!r} is a JSON Pointer; write Redact(pointers=[{given!r}])")
+    if (path := pointer_of_path(given)) is not None:
+        raise HookError(f"Redact: {given!r} is a path, not the name of a member; write Redact(pointers=[{path!r}])")
     return plain_key(given) or given
 
 

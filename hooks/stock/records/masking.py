@@ -9,10 +9,11 @@ from typing import Any
 
 import orjson
 
+from callgate.errors import HookError
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.state.facts import FROZEN
 from callgate.providers.content_json import digest_of, may_hold, with_data
-from callgate.providers.redaction import Redactor, redact_text
+from callgate.providers.redaction import Redactor, fault_of_key, redact_text
 from callgate.providers.registry import MISSING
 from callgate.providers.scrubbing import Scrubber
 from callgate.tools.arguments.attempts import readable
@@ -27,6 +28,9 @@ class ShownInput:
 
     def __init__(self, keys: Iterable[str] = ()) -> None:
         self._keys = tuple(keys)
+        for key in self._keys:
+            if (fault := fault_of_key(key)) is not None:
+                raise HookError(f"secret_keys: one of them {fault}")
         self._redact = Redactor(self._keys)
         self._is_secret = lru_cache(maxsize=1024)(self._redact.is_secret)
 
