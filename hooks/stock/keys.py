@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from callgate.errors import HookError
 from callgate.hooks.context import InvokeContext
+from callgate.hooks.stock.options import refuse_result
 from callgate.tools.naming import did_you_mean
 
 Reader: TypeAlias = Callable[[InvokeContext], str]
@@ -56,8 +57,18 @@ def key_of(hook: str, by: By, name: str | None, kind: str) -> KeyOf:
     if name is None and any("<lambda>" in part for part in spelled):
         raise HookError(f"{hook}: by is a lambda, which has no name to keep its counts under; give name=...")
     prefix = f"{name or kind}|{','.join(spelled)}|"
-    readers = [_READERS[part] if isinstance(part, str) else part for part in parts if part != "tenant"]
+    readers = [_READERS[part] if isinstance(part, str) else _checked(hook, part) for part in parts if part != "tenant"]
     return _maker(prefix, readers, of_tenant=any(part != "tool" for part in parts))
+
+
+def _checked(hook: str, part: Reader) -> Reader:
+    """Return the function of the application with a check of its result: another type has no spelling of its own."""
+
+    def read(ctx: InvokeContext) -> str:
+        key: object = part(ctx)
+        return key if isinstance(key, str) else refuse_result(hook, "by", key, "a text")
+
+    return read
 
 
 def _maker(prefix: str, readers: Sequence[Reader], *, of_tenant: bool) -> KeyOf:

@@ -239,7 +239,9 @@ def applies_to(
 
 
 def only_where_it_applies(registration: Registration, asks: Call) -> Call:
-    """Wrap a hook's method beside its stages: it runs where the hook takes part. A shadow's method is never wrapped."""
+    """Wrap ``approval_for`` of a hook: it runs where the hook takes part, within its ``timeout``. A shadow is not asked."""
+    if (seconds := registration.option("timeout")) is not None:
+        asks = limited(asks, seconds, plan_step(Stage.WILL_AUTHORIZE_INPUT, registration.name))
     applies = applies_to(registration)
     if applies is None:
         return asks

@@ -14,7 +14,7 @@ from callgate.hooks.base import Hook, Step
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.state.host import CallPlan
 from callgate.hooks.stock.capacity.single_flight import InFlightCall, Miss, SingleFlight
-from callgate.hooks.stock.options import HookOptions, check_seconds, checked, set_options
+from callgate.hooks.stock.options import HookOptions, check_seconds, checked, refuse_result, set_options
 from callgate.hooks.stock.store_time import store_time
 from callgate.providers.principal import ANONYMOUS
 from callgate.providers.ranks import Rank
@@ -210,6 +210,8 @@ class Cache(Hook):
         tags = self._entry_tags(ctx) if callable(self._entry_tags) else self._entry_tags
         if isinstance(tags, str):  # its characters would be the tags
             raise HookError(f"Cache: entry_tags returned a text; return a collection, such as [{tags!r}]")
+        if not isinstance(tags, Iterable):
+            refuse_result("Cache", "entry_tags", tags, "a collection of names")
         miss.tags = frozenset(tags)
 
     # ------------------------------------------------------------------ for applications
@@ -292,7 +294,12 @@ def _vary(given: str | Vary) -> tuple[str, Vary]:
         return given, VARIES[given]
     if not callable(given) or inspect.iscoroutinefunction(given):
         raise HookError(f"Cache: vary_by takes names and plain functions of the context, not {given!r}")
-    return getattr(given, "__qualname__", type(given).__name__), given
+    return getattr(given, "__qualname__", type(given).__name__), lambda ctx: _json_value(given(ctx))
+
+
+def _json_value(value: object) -> object:
+    """Return what a function of ``vary_by`` returned; a coroutine is no value."""
+    return refuse_result("Cache", "vary_by", value, "a JSON value") if inspect.iscoroutine(value) else value
 
 
 def _bytes(tenant: str, owner: object, varies: Any, arguments: Any) -> bytes:

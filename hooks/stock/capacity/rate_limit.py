@@ -20,6 +20,7 @@ from callgate.hooks.stock.options import (
     check_count,
     checked,
     is_number,
+    refuse_result,
     selectors_of,
     set_options,
 )
@@ -224,8 +225,7 @@ class Quota(Hook):
         """Call the cost function and check the result."""
         cost: object = self._cost_of(argument) if self._cost_of is not None else self._cost
         if cost.__class__ is not int or cost < 0:
-            kind = type(cost).__name__
-            raise TypeError(f"the cost function of a Quota returned a {kind}; return a whole number, at least 0")
+            refuse_result("Quota", "cost", cost, "a whole number, at least 0")
         if cost > self._maximum:
             raise Denied(f"the call costs {cost}, and the limit is {self._maximum}", code="over_limit")
         return cost
@@ -275,7 +275,7 @@ class Quota(Hook):
         if self._refund_if is not None:
             answer: object = self._refund_if(ctx)
             if not isinstance(answer, bool):  # a coroutine is true, and each call would get its units back
-                raise TypeError(f"refund_on of a Quota returned a {type(answer).__name__}; return True or False")
+                refuse_result("Quota", "refund_on", answer, "True or False")
             return answer
         if not _began(ctx):
             return ("cache_hit" if ctx.run.cache_hit and ctx.run.error is None else "not_executed") in self._refund_on

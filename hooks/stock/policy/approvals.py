@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import Protocol, Unpack
+from typing import Protocol, TypeAlias, Unpack
 
 from callgate.errors import HookError
 from callgate.hooks.base import Hook
 from callgate.hooks.context import InvokeContext
-from callgate.hooks.stock.options import HookOptions, checked, set_options
+from callgate.hooks.stock.options import HookOptions, checked, refuse_result, set_options
 from callgate.tools.approval import Approval, Demand
+
+Ruled: TypeAlias = bool | Approval
+"""What ``when`` returns: True (the call needs approval), False, or a rule for the call."""
 
 
 class Demanding(Protocol):
@@ -30,7 +33,8 @@ class RequireApproval(Hook):
     Args:
         rule: who has to approve; default: one other person of the caller's tenant.
         when: a function of the context, plain or async. It returns True (the call needs approval), False, or a rule for
-            this call. Default: every call needs approval.
+            this call. Default: every call needs approval. A call fails if it returns another value, or takes longer than
+            the option ``timeout``.
         options: the options of every hook: ``tools``, ``tags``, ``tenants``, ``effects``, ...
 
     Raises:
@@ -44,7 +48,7 @@ class RequireApproval(Hook):
         self,
         rule: Approval | None = None,
         *,
-        when: Callable[[InvokeContext], Demand | Awaitable[Demand]] | None = None,
+        when: Callable[[InvokeContext], Ruled | Awaitable[Ruled]] | None = None,
         **options: Unpack[HookOptions],
     ) -> None:
         if not isinstance(rule, Approval | None) or (when is not None and not callable(when)):
@@ -60,8 +64,10 @@ class RequireApproval(Hook):
         demand = self._when(ctx)
         return self._awaited(demand) if inspect.isawaitable(demand) else self._or_own(demand)
 
-    async def _awaited(self, demand: Awaitable[Demand]) -> Demand:
+    async def _awaited(self, demand: Awaitable[Ruled]) -> Demand:
         return self._or_own(await demand)
 
-    def _or_own(self, demand: Demand) -> Demand:
+    def _or_own(self, demand: object) -> Demand:
+        if not isinstance(demand, bool | Approval):  # None is what a function returns that forgot its verdict
+            refuse_result("RequireApproval", "when", demand, "True, False or an Approval")
         return self._rule if demand is True else demand

@@ -10,7 +10,7 @@ from callgate.errors import HookError
 from callgate.hooks.base import Hook
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.state.host import Host
-from callgate.hooks.stock.options import HookOptions, check_choice, check_seconds, checked, set_options
+from callgate.hooks.stock.options import HookOptions, check_choice, check_seconds, checked, refuse_result, set_options
 from callgate.hooks.stock.store_time import store_time
 from callgate.providers.principal import ANONYMOUS, User
 from callgate.providers.stores.base import Grant, Store
@@ -102,7 +102,9 @@ class Consent(Hook):
             await self.grant(user, tool, missing, store=store)
 
     def _challenge(self, ctx: InvokeContext, missing: list[str]) -> dict[str, bool]:
-        message = self._text(ctx.tool, missing)
+        message: object = self._text(ctx.tool, missing)
+        if not isinstance(message, str):
+            refuse_result("Consent", "text", message, "a text")
         if self.ask == "respond":
             ctx.respond(
                 {"type": "consent_required", "tool": ctx.tool_id, "scopes": missing, "message": message},
@@ -121,7 +123,10 @@ class Consent(Hook):
         known = self._by_tool.get(tool.name)
         if known is None or known[0] is not tool:
             assert callable(self._scope)
-            known = self._by_tool[tool.name] = (tool, _scopes(self._scope(tool)))
+            scopes: object = self._scope(tool)
+            if not isinstance(scopes, str | Collection):
+                refuse_result("Consent", "scope", scopes, "a scope, or several")
+            known = self._by_tool[tool.name] = (tool, _scopes(scopes))
         return known[1]
 
     # ------------------------------------------------------------------ what the application calls

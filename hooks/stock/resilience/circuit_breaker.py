@@ -16,6 +16,7 @@ from callgate.hooks.stock.options import (
     check_count,
     check_seconds,
     checked,
+    refuse_result,
     selectors_of,
     set_options,
 )
@@ -155,12 +156,12 @@ class CircuitBreaker(Hook):
         """Ask the function *on*. When it fails, the error counts: a probe whose outcome is unknown closes no circuit."""
         try:
             answer: object = self._counts(error)
+            return (
+                answer if isinstance(answer, bool) else refuse_result("CircuitBreaker", "on", answer, "True or False")
+            )
         except Exception as failure:  # noqa: BLE001  (the error of the tool is the one to raise)
             ctx.suppress(failure)
             return True
-        if not isinstance(answer, bool):
-            ctx.suppress(TypeError(f"on of a CircuitBreaker returned a {type(answer).__name__}; return True or False"))
-        return answer is not False
 
 
 def _later(ctx: InvokeContext, refused: Refused) -> RetryLater:

@@ -22,7 +22,7 @@ from callgate.errors import (
 )
 from callgate.hooks.base import Hook, Next
 from callgate.hooks.context import InvokeContext
-from callgate.hooks.stock.options import HookOptions, check_count, check_seconds, checked, set_options
+from callgate.hooks.stock.options import HookOptions, check_count, check_seconds, checked, refuse_result, set_options
 from callgate.providers.kinds import check_fields
 from callgate.tools.definition import Effect
 
@@ -77,7 +77,8 @@ class Retry(Hook):
         max_attempts: the maximum number of attempts, the first included; up to 100.
         on: errors to retry: types, or a function of the error that returns True, False, or seconds to wait. Default:
             every exception of the tool except ``ToolError``, which is meant for the model. ``RetryLater`` is always
-            retried, after the time that it gives.
+            retried, after the time that it gives. Where this function or *wait* fails, or returns another type, the call
+            ends with the tool's error, and the fault is logged.
         wait: seconds before retry 1, 2, ...: a ``Backoff``, or a function of that number.
         max_retry_after: the longest ``retry_after`` of a ``RetryLater`` to wait for, in seconds. A call with a longer one
             ends with that error.
@@ -144,12 +145,27 @@ class Retry(Hook):
             if pause > self.max_retry_after:
                 return None
         else:
-            worth = self._on(error)
-            if not worth and not isinstance(worth, float):
+            try:
+                wanted = self._wanted(tried, error)
+            except Exception as fault:  # noqa: BLE001  (the error of the tool stays that of the call)
+                ctx.suppress(fault)
                 return None
-            pause = self._wait(tried) if worth is True else float(worth)
+            if wanted is None:
+                return None
+            pause = wanted
         left = ctx.remaining()
         return None if left is not None and left <= pause + shortest else max(0.0, pause)
+
+    def _wanted(self, tried: int, error: Exception) -> float | None:
+        """Return the seconds that ``on`` and ``wait`` want before the next attempt; None for no attempt."""
+        worth: object = self._on(error)
+        if worth is False or (worth == 0 and isinstance(worth, int)):
+            return None
+        setting, seconds = ("wait", self._wait(tried)) if worth is True else ("on", worth)
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < float("inf"):
+            give = "seconds" if setting == "wait" else "True, False or seconds"
+            refuse_result("Retry", setting, seconds, give)
+        return seconds
 
     def _may_repeat(self, ctx: InvokeContext, error: Exception) -> bool:
         effect = ctx.tool.effect

@@ -99,7 +99,7 @@ SELECTING: dict[str, Callable[[Any], object]] = {
     "permit": lambda names: Authorize(permit("p", **names)),
     "forbid": lambda names: Authorize(forbid("f", **names)),
 }
-PATTERNS = [{"tools": {"*"}}, {"tools": {"billing_*"}}, {"tags": {"*"}}, {"tenants": {"acme", "*"}}]
+PATTERNS = [{"tools": {"*"}}, {"tools": {"billing_*"}}, {"tags": {"*"}}, {"tenants": {"*"}}]
 
 
 @pytest.mark.parametrize("names", PATTERNS, ids=str)
@@ -117,4 +117,4 @@ def test_a_pattern_among_roles_or_scopes_is_refused(what: str) -> None:
         names: Any = {what: {"*"}}
         with pytest.raises(HookError, match="has the pattern"):
             rule("r", **names)
-        assert rule("r", scopes={"mail:*"}).scopes == {"mail:*"}
+        assert rule("r", scopes={"mail:*"}).scopes == frozenset({"mail:*"})
