@@ -17,7 +17,7 @@ from callgate.hooks.stock.records.audit_otlp import AuditOtlp
 from callgate.hooks.stock.records.audit_retention import prune_audit
 from callgate.hooks.stock.records.audit_verify import AuditReport, Head, Progress, verify_audit
 from callgate.providers.stores.base import AuditRow
-from callgate.runtime.commands.common import Command, confirm, opened, progress_table, read_keys, when
+from callgate.runtime.commands.common import Command, Refused, confirm, opened, progress_table, read_keys, when
 
 ANCHORS = "a file of anchors kept elsewhere: per line a JSON object with segment, number and hash, as logged"
 KEYS = "a file with the signing keys of rows and checkpoints, one a line; the first key signs"
@@ -96,6 +96,8 @@ async def _verify(args: argparse.Namespace, out: TextIO, _answers: TextIO) -> in
             incremental=args.incremental,
             progress=_verifying(out),
         )
+    if report.ok and not (report.rows or report.segments or report.anchors):
+        raise Refused("there is no audit log at this address and in this namespace; check --namespace")
     _show(report, out)
     return 0 if report.ok else 1
 
@@ -166,4 +168,7 @@ def _show(report: object, out: TextIO) -> None:
     except ImportError:
         out.write(f"{report}\n")
     else:
-        Console(file=out, soft_wrap=False).print(report)
+        console = Console(file=out, soft_wrap=False)
+        with console.capture() as shown:  # rich ends the process if the reader of the output has gone
+            console.print(report)
+        out.write(shown.get())

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import json
 import re
+import sys
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -47,12 +48,34 @@ def duration(text: str) -> float:
     return seconds
 
 
+def number_of_rows(text: str) -> int:
+    """Read the maximum number of rows of a list.
+
+    Raises:
+        ArgumentTypeError: the text is no number of rows.
+    """
+    if not re.fullmatch(r"[1-9]\d{0,5}", text):
+        raise argparse.ArgumentTypeError("give a whole number from 1 to 999999")
+    return int(text)
+
+
+def port(text: str) -> int:
+    """Read the number of a port.
+
+    Raises:
+        ArgumentTypeError: the text is no port.
+    """
+    if not re.fullmatch(r"[1-9]\d{0,4}", text) or int(text) > 65_535:
+        raise argparse.ArgumentTypeError("give a port, from 1 to 65535")
+    return int(text)
+
+
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "address": {"help": "a store that exists: sqlite:///callgate.db, postgresql://user@host/database"},
     "--namespace": {"metavar": "N", "default": "", "help": "the rows of Options(namespace=N) (default: without one)"},
     "--tenant": {"metavar": "T", "help": "only this tenant; '' for rows without a tenant (default: all)"},
     "--json": {"action": "store_true", "help": "write JSON"},
-    "--limit": {"type": int, "default": 100, "metavar": "N", "help": "maximum number of rows (100)"},
+    "--limit": {"type": number_of_rows, "default": 100, "metavar": "N", "help": "maximum number of rows (100)"},
     "--older-than": {"required": True, "type": duration, "metavar": "TIME", "help": "ended before: 90d, 12h"},
     "--yes": {"action": "store_true", "help": "do not ask for confirmation"},
 }
@@ -78,16 +101,30 @@ class Command:
         return verb
 
     def run(self, arguments: Sequence[str], out: TextIO, answers: TextIO) -> int:
-        """Run the verb that *arguments* name; returns the exit code."""
+        """Run the verb that *arguments* name; returns the exit code.
+
+        Raises:
+            BrokenPipeError: the reader of *out* has gone.
+        """
         args = self._parser.parse_args(arguments)
         try:
             return asyncio.run(args.work(args, out, answers)) or 0
         except Refused as refused:
-            out.write(f"{refused}\n")
-            return 1
+            return failed(out, str(refused), 1)
+        except BrokenPipeError:  # the reader of the output has gone; errors of connections are StoreErrors
+            raise
         except (CallgateError, OSError) as error:
-            out.write(f"{self._failure}: {error}\n")
-            return 2
+            return failed(out, f"{self._failure}: {error}", 2)
+
+
+def failed(out: TextIO, reason: str, code: int) -> int:
+    """Write why a command failed, and return its exit code.
+
+    The reason goes to standard error, because another program may read standard output. A caller with an output of its own
+    gets it there.
+    """
+    (sys.stderr if out is sys.stdout else out).write(f"{reason}\n")
+    return code
 
 
 def named_store(address: str, *, migrate: bool = True) -> Store:

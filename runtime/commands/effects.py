@@ -98,7 +98,7 @@ async def show_list(args: argparse.Namespace, out: TextIO, _answers: TextIO) -> 
     """List the effects."""
     states = [EffectState(state) for state in args.state or ()]
     async with opened(args.address, args.namespace) as store:
-        found = await store.effects.list(args.tenant, states=states, tool=args.tool, limit=max(args.limit, 0))
+        found = await store.effects.list(args.tenant, states=states, tool=args.tool, limit=args.limit)
     if args.json:
         write_json(out, [_as_json(tenant, effect) for tenant, effect in found])
         return

@@ -73,7 +73,7 @@ async def show_list(args: argparse.Namespace, out: TextIO, _answers: TextIO) -> 
     """List the jobs, and count them by state."""
     state = None if args.state is None else JobState(args.state)
     async with opened(args.address, args.namespace) as store:
-        found = await store.jobs.list(args.tenant, state=state, limit=max(args.limit, 0))
+        found = await store.jobs.list(args.tenant, state=state, limit=args.limit)
         counts = await store.jobs.count()
     if args.json:
         write_json(out, [_as_json(tenant, job) for tenant, job in found])

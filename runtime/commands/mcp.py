@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TextIO
 
 from callgate.errors import CallgateError
+from callgate.runtime.commands.common import port
 from callgate.runtime.commands.worker import gate_at
 from callgate.runtime.hosts.mcp.face import ServedGate, server
 from callgate.tools.calls import User
@@ -30,10 +31,12 @@ def main(arguments: Sequence[str], out: TextIO = sys.stdout) -> int:
     add("--user", default="local", metavar="ID", help="the user of every call; default: local")
     add("--tenant", metavar="T", help="the tenant of this user")
     add("--role", action="append", default=[], metavar="R", help="a role of this user; may be given again")
-    add("--http", type=int, metavar="PORT", help="serve HTTP on 127.0.0.1 instead of stdio")
+    add("--http", type=port, metavar="PORT", help="serve HTTP on 127.0.0.1 instead of stdio")
     add("--folder", metavar="DIR", help="the working directory of the gate and its module; default: the current one")
     add("--show", action="store_true", help="print what to write into the configuration of a host, and exit")
     args = parser.parse_args(arguments)
+    if not args.user:
+        parser.error("--user is the id of a user, not an empty text")
     name = args.name or args.app.partition(":")[0].partition(".")[0]
     try:
         if args.folder is not None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
+from callgate.runtime.commands.common import failed
 from callgate.tools.picking.entry import entry_of
 from callgate.tools.picking.pick import pick_tools
 from callgate.tools.picking.results import PickResult
@@ -48,8 +49,7 @@ def main(arguments: Sequence[str], out: TextIO = sys.stdout) -> int:
             )
         )
     except (OSError, ValueError) as error:
-        out.write(f"cannot pick: {error}\n")
-        return 2
+        return failed(out, f"cannot pick: {error}", 2)
     (_show_json if args.json else _show)(picks, len(tools), out)
     return 0 if picks else 1
 

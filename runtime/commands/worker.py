@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import importlib
 import inspect
+import math
 import signal
 import sys
 import time
@@ -14,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TextIO
 
 from callgate.errors import CallgateError
+from callgate.runtime.commands.common import failed, port
 from callgate.runtime.gate import Gate
 from callgate.runtime.lifespan.probe import StoreProbe
 from callgate.runtime.options.job_engine import Tally
@@ -32,16 +34,15 @@ def main(arguments: Sequence[str], out: TextIO = sys.stdout) -> int:
     add("--concurrency", type=int, default=4, metavar="N", help="maximum number of concurrent calls; default 4")
     add("--queues", default="", metavar="A,B", help="only jobs of these queues")
     add("--grace", type=float, default=10.0, metavar="SECONDS", help="time for running calls to end; default 10")
-    add("--health", type=int, metavar="PORT", help="serve /health and /ready on 127.0.0.1")
+    add("--health", type=port, metavar="PORT", help="serve /health and /ready on 127.0.0.1")
     args = parser.parse_args(arguments)
-    if args.concurrency < 1 or args.grace < 0:
+    if args.concurrency < 1 or not 0 <= args.grace < math.inf:
         parser.error("--concurrency is at least 1, --grace at least 0")
     try:
         gate = gate_at(args.app)
         asyncio.run(_work(gate, args, out))
     except (CallgateError, OSError, ImportError) as error:
-        out.write(f"the worker cannot start: {error}\n")
-        return 2
+        return failed(out, f"the worker cannot start: {error}", 2)
     return 0
 
 
@@ -52,6 +53,8 @@ def gate_at(address: str) -> Gate:
         ImportError: the address names no gate.
     """
     module, _, name = address.partition(":")
+    if not all(module.split(".")) or "/" in module or "\\" in module:
+        raise ImportError(f"{address!r} is no import path of a gate; write MODULE:GATE, such as shop.tools:gate")
     sys.path.insert(0, "")  # as with ``python -m``: the working directory holds the application
     try:
         found: object = importlib.import_module(module)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import version
+from pathlib import Path
 
 HELP = """\
 Callgate {version}: the one gate every tool call passes.
@@ -30,8 +33,43 @@ COMMANDS = ("audit", "effects", "jobs", "mcp", "pick", "stores", "worker")
 """Each command has a module ``callgate.runtime.commands.NAME`` with a function ``main``."""
 
 
+BROKEN_PIPE = 141
+"""The exit code if the reader of the output has gone, as in ``callgate jobs list ADDRESS | head``; shells use it, too."""
+INTERRUPTED = 130
+"""The exit code after Ctrl-C."""
+
+
 def main() -> None:
     """Run a command, or print the version and a short help; an unknown command exits with 2."""
+    _prepare_streams()
+    try:
+        try:
+            _run()
+        finally:
+            sys.stdout.flush()
+    except OSError as error:  # of the output: commands report all others
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more
+        if isinstance(error, BrokenPipeError):
+            sys.exit(BROKEN_PIPE)
+        sys.stderr.write(f"callgate: the output cannot be written: {error}\n")
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+
+
+def _prepare_streams() -> None:
+    """Replace closed streams, and escape characters that the encoding of a terminal does not have.
+
+    It comes before the import of a command, whose defaults are these streams.
+    """
+    sys.stdin = sys.stdin or Path(os.devnull).open(encoding="utf-8")  # noqa: SIM115  (open until the process ends)
+    sys.stdout = sys.stdout or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  (as above)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _run() -> None:
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name in COMMANDS:
         command = import_module(f"callgate.runtime.commands.{name}")

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from callgate import Gate, tool
 from callgate.__main__ import COMMANDS
+from callgate.hooks import Audit
 from callgate.providers.stores.address import store_at
 from callgate.runtime.commands.stores import main as check_tables
 from tests.providers.stores.backends import place
@@ -153,6 +155,12 @@ def test_older_tables_are_refused_and_not_migrated(verb: str, tmp_path: Path) ->
     assert (code, "revision 0001" in told, "stores upgrade" in told) == (2, True, True)
 
 
+@tool(effect="read")
+async def add(a: int) -> int:
+    """Add."""
+    return a
+
+
 def make_store(file: Path) -> None:
     async def make() -> None:
         store = store_at(f"sqlite:///{file}")
@@ -166,8 +174,23 @@ def test_a_store_that_is_there_is_read(tmp_path: Path) -> None:
     """The control: no verb refuses everything."""
     make_store(tmp_path / "store.db")
     codes = {verb: run(*READING[verb], f"sqlite:///{tmp_path / 'store.db'}")[0] for verb in READING}
-    nothing_found = {"effects show", "effects settle", "jobs show", "jobs cancel"}
+    nothing_found = {"audit verify", "effects show", "effects settle", "jobs show", "jobs cancel"}
     assert codes == {verb: int(verb in nothing_found) for verb in READING}
+
+
+def test_an_audit_log_that_is_not_there_has_not_no_problems(tmp_path: Path) -> None:
+    """A namespace that was mistyped was verified without a problem, with exit code 0."""
+    address = f"sqlite:///{tmp_path / 'store.db'}"
+
+    async def call() -> None:
+        async with Gate([add], [Audit()], store=address) as gate:
+            await gate.invoke(add, {"a": 1})
+
+    asyncio.run(call())
+    code, told = run("audit", ["verify"], address)
+    assert (code, "no problems" in told) == (0, True)
+    code, told = run("audit", ["verify", "--namespace", "mistyped"], address)
+    assert (code, "no audit log" in told, "no problems" in told) == (1, True, False)
 
 
 def test_a_store_that_cannot_be_written_is_refused_with_the_reason(tmp_path: Path) -> None:

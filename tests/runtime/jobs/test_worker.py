@@ -140,5 +140,5 @@ async def test_a_worker_that_cannot_begin_says_why(settings: dict[str, str]) -> 
         )
         told, errors = await process.communicate()
         assert process.returncode == 2
-        assert b"cannot start" in told
+        assert (told, b"cannot start" in errors) == (b"", True)
         assert b"Traceback" not in errors
