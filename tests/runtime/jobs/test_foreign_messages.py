@@ -56,11 +56,11 @@ async def test_a_row_of_procrastinate_runs_the_job_of_its_id_only(
     monkeypatch.setenv("CALLGATE_TEST_FOLDER", str(tmp_path))
     with schema() as address:
         async with engine_app.gate(engine_app.procrastinate(), store=address) as gate:
-            (queue,) = gate.jobs.backend.queues
+            backend: Any = gate.jobs.backend
+            (queue,) = backend.queues
             call = ToolCall(id="c1", name="look", arguments={"n": 1})
             job = await gate.submit(call, user=ANN, queue=queue)
             context = SimpleNamespace(job=SimpleNamespace(attempts=0, queue=queue, priority=0))
-            backend: Any = gate.jobs.backend
             for id in MESSAGES:
                 await backend._deliver(context, id)
                 assert (await job.status()).state is JobState.QUEUED

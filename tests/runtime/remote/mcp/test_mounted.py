@@ -466,8 +466,8 @@ def test_a_server_has_one_address() -> None:
         McpServer(name="toy", **other, **{given: values[given]})
     with pytest.raises(RegistrationError, match="'reed' for say; give read"):
         McpServer(name="toy", url="http://x", effects={"say": "reed"})
-    for empty in ({"url": ""}, {"command": []}):
-        options: Any = empty
+    nothing: list[Any] = [{"url": ""}, {"command": []}]
+    for options in nothing:
         with pytest.raises(RegistrationError, match="its url or command is empty"):
             McpServer(name="toy", **options)
     for wrong in ({}, {"url": "http://x", "command": ["y"]}, {"url": "http://x", "timeout": float("nan")}):
