@@ -470,7 +470,7 @@ def test_a_server_has_one_address() -> None:
     for options in nothing:
         with pytest.raises(RegistrationError, match="its url or command is empty"):
             McpServer(name="toy", **options)
-    for wrong in ({}, {"url": "http://x", "command": ["y"]}, {"url": "http://x", "timeout": float("nan")}):
-        options = wrong
+    wrong: list[Any] = [{}, {"url": "http://x", "command": ["y"]}, {"url": "http://x", "timeout": float("nan")}]
+    for options in wrong:
         with pytest.raises(RegistrationError):
             McpServer(name="toy", **options)
