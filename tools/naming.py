@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import inspect
 import re
 from collections.abc import Callable, Collection
 from difflib import get_close_matches
@@ -54,12 +55,16 @@ def explain_arguments(line: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Refuse missing and unknown arguments with the line to write, besides the text of Python."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        signature = inspect.signature(function)
+
         @functools.wraps(function)
         def checked(*args: P.args, **kwargs: P.kwargs) -> R:
             try:
                 return function(*args, **kwargs)
             except TypeError as error:
-                if error.__traceback__ is not None and error.__traceback__.tb_next is None:  # the call, not the body
+                try:
+                    signature.bind(*args, **kwargs)
+                except TypeError:  # the call failed, and not the body
                     text = str(error)
                     if function.__name__ == "__init__":  # name the class that was called, which may be a subclass
                         text = text.replace(function.__qualname__, type(args[0]).__name__)

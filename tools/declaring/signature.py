@@ -158,7 +158,12 @@ def read_arguments(
     given: list[Argument] = []
     contexts: list[str] = []
     variadic = False
-    for parameter in inspect.signature(call).parameters.values():
+    parameters = inspect.signature(call).parameters
+    if [one.kind for one in parameters.values()] == [Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD]:
+        raise DefinitionError(
+            f"{where} takes *args and **kwargs alone: a decorator hides the signature; let it use functools.wraps"
+        )
+    for parameter in parameters.values():
         name = parameter.name
         hint = hints.get(name, Parameter.empty)
         if parameter.kind is Parameter.VAR_KEYWORD:
@@ -184,7 +189,10 @@ def is_context(hint: object) -> bool:
 def _argument(parameter: Parameter, hint: object, documented: str | None, where: str) -> Argument:
     name = parameter.name
     if hint is Parameter.empty and name in {"self", "cls", "ctx"}:
-        mend = "annotate it with ToolContext" if name == "ctx" else "decorate a function or a class, not a method"
+        method = (
+            "decorate a function or a class, not a method; for the method of an object write tool(...)(object.method)"
+        )
+        mend = "annotate it with ToolContext" if name == "ctx" else method
         raise DefinitionError(f"{where}: parameter {name!r} has no annotation; {mend}")
     if isinstance(parameter.default, dataclasses.Field):
         raise DefinitionError(

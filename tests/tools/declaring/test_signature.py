@@ -296,6 +296,7 @@ def test_a_docstring_that_cannot_be_parsed_gives_its_first_paragraph(monkeypatch
 def test_what_json_cannot_fill_by_name_is_refused() -> None:
     def positional(a: int, /) -> None: ...
     def many(*values: int) -> None: ...
+    def wrapped(*args: Any, **kwargs: Any) -> None: ...
     def anything(**values: int) -> None: ...
     def method(self, a: int) -> None: ...  # type: ignore[no-untyped-def]
     def bare(ctx, a: int) -> None: ...  # type: ignore[no-untyped-def]
@@ -312,6 +313,7 @@ def test_what_json_cannot_fill_by_name_is_refused() -> None:
     expected: dict[Callable[..., Any], str] = {
         positional: "'a' is positional",
         many: "'values' is positional",
+        wrapped: "let it use functools.wraps",
         anything: "kwargs has no schema",
         method: "not a method",
         bare: "annotate it with ToolContext",
