@@ -28,7 +28,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """A rule: *quorum* different people of the caller's tenant, each with one of the *roles* (none given: any role).
+    """A rule: *quorum* different people of the caller's tenant, each with one of the *roles* (None: any role).
 
     ``requester`` allows the caller to approve its own call. The request expires after ``expires`` seconds. After
     ``escalate_after`` seconds, people with a role of ``escalate_to`` may approve as well. ``reason`` tells the approver
@@ -38,7 +38,7 @@ class Approval:
         DefinitionError: no group of people could meet the rule.
     """
 
-    roles: Collection[str] = frozenset()
+    roles: Collection[str] | None = None
     quorum: int = 1
     requester: bool = False
     expires: float = DAY
@@ -48,10 +48,14 @@ class Approval:
 
     def __post_init__(self) -> None:
         for name in ("roles", "escalate_to"):
-            given: Iterable[str] = getattr(self, name)
+            given: Iterable[str] | None = getattr(self, name)
+            if given is None:
+                continue
             found = frozenset([given] if isinstance(given, str) else given)
             if not all(isinstance(role, str) and role for role in found):
                 raise DefinitionError(f"Approval: {name} are names")
+            if name == "roles" and not found:
+                raise DefinitionError("Approval: roles is empty, so no one could approve; leave it out for any role")
             object.__setattr__(self, name, found)
         check_fields(self, DefinitionError, skip=("quorum",))  # "no" as requester would let callers approve themselves
         if type(self.quorum) is not int or self.quorum < 1:
@@ -67,7 +71,7 @@ class Approval:
         """Check that a user of the caller's tenant may approve a call that has waited for *waited* seconds."""
         if approver.id == ANONYMOUS.id or (approver.id == requester and not self.requester):
             return False
-        if not self.roles or not frozenset(self.roles).isdisjoint(approver.roles):
+        if self.roles is None or not frozenset(self.roles).isdisjoint(approver.roles):
             return True
         late = self.escalate_after is not None and waited >= self.escalate_after
         return late and not frozenset(self.escalate_to).isdisjoint(approver.roles)
@@ -75,7 +79,7 @@ class Approval:
     def to_dict(self) -> dict[str, object]:
         """Return the rule as JSON."""
         return {
-            "roles": sorted(self.roles),
+            "roles": sorted(self.roles or ()),
             "quorum": self.quorum,
             "requester": self.requester,
             "expires": self.expires,
@@ -87,7 +91,8 @@ class Approval:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """Read the rule that ``to_dict`` wrote."""
-        return cls(**data)
+        given: dict[str, Any] = {**data, "roles": data.get("roles") or None}  # a stored rule has [] for any role
+        return cls(**given)
 
 
 Demand: TypeAlias = bool | Approval | None

@@ -86,7 +86,8 @@ class ToolDefinition:
     models only: validation always uses ``parameters``.
     ``effect`` is None when the author declared none: then the tool is never cached or retried.
     ``key`` names the argument fields that identify a ``keyed`` or ``irreversible`` effect; a set of them is sorted.
-    ``tags`` and ``allowed_roles`` may be given as any collection of names and are kept as frozen sets.
+    ``tags`` and ``allowed_roles`` may be given as any collection of names and are kept as frozen sets. An empty
+    ``allowed_roles`` allows no user; None, the default, allows every user.
     ``safe=False`` hides the tool from ``pick_tools``; None counts as safe.
     ``deprecated`` says what to use instead. Models read it at the end of the description, the linter reports it, and
     ``Metrics`` counts the calls.
@@ -108,7 +109,7 @@ class ToolDefinition:
     tags: AbstractSet[str] = frozenset()
     safe: bool | None = None
     safety: Mapping[str, object] = field(default_factory=dict[str, object])
-    allowed_roles: AbstractSet[str] = frozenset()
+    allowed_roles: AbstractSet[str] | None = None
     capabilities: Mapping[str, Any] = field(default_factory=dict[str, Any])
     annotations: ToolAnnotations = ToolAnnotations()
     examples: Sequence[Any] = ()
@@ -139,8 +140,9 @@ class ToolDefinition:
                 self._set(schema, rules.frozen_object(name, schema, getattr(self, schema), "a JSON Schema object"))
         for item in ("safety", "capabilities", "metadata"):
             self._set(item, rules.frozen_object(name, item, getattr(self, item)))
-        for group in ("tags", "allowed_roles"):
-            self._set(group, frozenset(rules.names(name, group, getattr(self, group))))
+        self._set("tags", frozenset(rules.names(name, "tags", self.tags)))
+        if self.allowed_roles is not None:
+            self._set("allowed_roles", frozenset(rules.names(name, "allowed_roles", self.allowed_roles)))
         self._set("key", tuple(rules.names(name, "key", self.key)))
         self._set("examples", rules.frozen_examples(name, self.examples))
         self._set("effect", rules.choice(name, "effect", self.effect, Effect))
@@ -207,7 +209,7 @@ class ToolDefinition:
 
     def allows(self, roles: Iterable[str]) -> bool:
         """Check that a user with these roles may see and call the tool."""
-        return not self.allowed_roles or not frozenset(self.allowed_roles).isdisjoint(roles)
+        return self.allowed_roles is None or not frozenset(self.allowed_roles).isdisjoint(roles)
 
     @property
     def has_schema(self) -> bool:

@@ -22,18 +22,22 @@ class EmbeddedJobs(EngineBase):
 
     Args:
         concurrency: number of jobs that run at once; with 0 other processes run them, such as ``callgate worker``.
-        queues: run only the jobs of these queues.
+        queues: run only the jobs of these queues; None: of all.
         grace: seconds that running jobs have to end when the gate closes; the rest is handed back to other workers.
 
     Raises:
-        RegistrationError: a number is negative, or a setting of another type.
+        RegistrationError: a number is negative, *queues* is empty, or a setting of another type.
     """
 
     @checks_kinds(RegistrationError)
-    def __init__(self, concurrency: int = 4, *, queues: Collection[str] = (), grace: float = 10.0) -> None:
+    def __init__(self, concurrency: int = 4, *, queues: Collection[str] | None = None, grace: float = 10.0) -> None:
         if concurrency < 0 or not grace >= 0:
             raise RegistrationError("EmbeddedJobs: concurrency and grace are at least 0")
-        self.concurrency, self.queues, self.grace = concurrency, tuple(queues), grace
+        if queues is not None and not queues:
+            raise RegistrationError(
+                "EmbeddedJobs: queues is empty, so it would run no job; leave it out for all queues"
+            )
+        self.concurrency, self.queues, self.grace = concurrency, tuple(queues or ()), grace
         self._executor: Executor | None = None
         self._closing = False  # maintenance goes on while running jobs end, and must not start the engine then
 

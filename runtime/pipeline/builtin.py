@@ -62,7 +62,7 @@ class BuiltIns:
     ) -> None:
         definition = record.definition
         self.settle, self.identity, self.misfits = record.settle, record.identity, record.misfits
-        self.roles = frozenset(definition.allowed_roles)
+        self.roles = definition.allowed_roles
         self.arguments = arguments
         self.output = output
         self.limits = record.limits or limits
@@ -115,7 +115,7 @@ class BuiltIns:
 
     def check_roles(self, ctx: InvokeContext) -> None:
         """Check ``allowed_roles`` of the definition; the same rule decides which tools are shown."""
-        if self.roles.isdisjoint(ctx.user.roles):
+        if self.roles is not None and self.roles.isdisjoint(ctx.user.roles):
             raise Denied(f"{ctx.user.id} has none of the roles {sorted(self.roles)}", code="role")
 
     # ------------------------------------------------------------------ input

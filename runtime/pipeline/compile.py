@@ -230,7 +230,7 @@ def _built_ins(
     """Return the names and functions of the runtime's own steps at the end of a stage."""
     if stage is Stage.WILL_AUTHORIZE:
         rules = own.unvalidated
-        roles = [("roles", own.check_roles)] if own.roles else []
+        roles = [("roles", own.check_roles)] if own.roles is not None else []
         return [*roles, *([] if rules is None or rules.policy is None else [("no schema policy", rules.decide)])]
     if stage is Stage.WILL_AUTHORIZE_INPUT and (sources := _approvals(parts.record, parts.registrations, own)):
         return [("approval", approval_step(sources))]

@@ -37,7 +37,11 @@ class Hooked(NamedTuple):
 
     def is_guarded(self) -> bool:
         """Return True if the tool changes nothing, or a step authorises every call of it."""
-        if self.definition.effect is Effect.READ or self.definition.allowed_roles or self.asks_for_approval():
+        if (
+            self.definition.effect is Effect.READ
+            or self.definition.allowed_roles is not None
+            or self.asks_for_approval()
+        ):
             return True
         return any(_authorises(one) and why_not(one, self.definition) is None for one in self.registrations)
 

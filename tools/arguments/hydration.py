@@ -141,7 +141,7 @@ def _why_unmade(record: ToolRecord) -> str | None:
         return "it is a function, which has no instance"
     if definition.effect is not Effect.READ:
         return 'it does not declare effect="read", so a policy has to authorise it'
-    if record.requires_approval or record.hooks or record.hooks_by_stage or definition.allowed_roles:
+    if record.requires_approval or record.hooks or record.hooks_by_stage or definition.allowed_roles is not None:
         return "it has policies of its own, which only a gate applies"
     return None if definition.has_schema else "it has no schema, so a policy has to authorise it"
 

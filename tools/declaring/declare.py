@@ -67,7 +67,7 @@ class ToolOptions(AuthorSettings, total=False):
     tags: Iterable[str]
     safe: bool | None
     safety: Mapping[str, object]
-    allowed_roles: Iterable[str]
+    allowed_roles: Iterable[str] | None
     capabilities: Mapping[str, object]
     annotations: ToolAnnotations
     examples: Sequence[object]

@@ -48,13 +48,13 @@ class Access:
         authenticate: Authenticate | None,
         oauth: OAuth | None,
         challenge: str | None,
-        allowed_hosts: Collection[str],
+        allowed_hosts: Collection[str] | None,
         max_body: int,
         read_timeout: float,
     ) -> None:
         self.gate = gate
         self.user, self.authenticate, self.oauth = user, authenticate, oauth
-        self.challenge, self.allowed_hosts = challenge, tuple(allowed_hosts)
+        self.challenge, self.allowed_hosts = challenge, tuple(allowed_hosts or ())
         self.max_body, self.read_timeout = min(max_body, longest(MAX_MEMORY)), read_timeout
 
     @property

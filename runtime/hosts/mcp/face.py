@@ -126,7 +126,7 @@ def server(
     authenticate: Authenticate | None = None,
     oauth: OAuth | None = None,
     challenge: str | None = "Bearer",
-    allowed_hosts: Collection[str] = (),
+    allowed_hosts: Collection[str] | None = None,
     approvals_url: str | None = None,
     page: int = PAGE,
     max_body: int = MAX_BODY,
@@ -165,10 +165,15 @@ def server(
         resumption: how clients take up streams after a lost connection; None for not at all.
 
     Raises:
-        RegistrationError: the extra is missing, *authenticate* and *oauth* are both given, or a number is not positive.
+        RegistrationError: the extra is missing, *authenticate* and *oauth* are both given, *allowed_hosts* is empty, or a
+            number is not positive.
     """
     limits = (max_sessions, max_user_sessions, max_user_streams)
     _check(authenticate, oauth, page, max_body, read_timeout, *limits)
+    if isinstance(allowed_hosts, str) or (allowed_hosts is not None and not allowed_hosts):
+        raise RegistrationError(
+            "allowed_hosts has names of hosts: write allowed_hosts=['desk.example'], or leave it out"
+        )
     from callgate.runtime.hosts.mcp.access import Access
     from callgate.runtime.hosts.mcp.server import GateServer
 

@@ -45,7 +45,7 @@ def allows(rule: Approval, person: User, requester: str, waited: float) -> bool:
     if person.id in {ANONYMOUS.id, requester}:
         return False
     late = rule.escalate_after is not None and waited >= rule.escalate_after
-    wanted = {*rule.roles, *(rule.escalate_to if late else ())}
+    wanted = {*(rule.roles or ()), *(rule.escalate_to if late else ())}
     return not rule.roles or bool(wanted & set(person.roles))
 
 

@@ -36,7 +36,7 @@ def catalog(chance: random.Random) -> list[Any]:
             f"Everything about {about}.",
             {"type": "object"},
             effect=Effect.READ,
-            allowed_roles=chance.choice([NOBODY_MORE, frozenset({"admin"}), frozenset({"admin", "clerk"})]),
+            allowed_roles=chance.choice([None, frozenset({"admin"}), frozenset({"admin", "clerk"})]),
             tags=chance.choice([NOBODY_MORE, frozenset({"acme"}), frozenset({"other"})]),
         )
         found.append(ToolRecord(definition, _body))
