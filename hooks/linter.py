@@ -86,10 +86,8 @@ def _cache_before_authorise(plan: Plan) -> Iterator[tuple[str, str]]:
     for one, stages in _active(plan):
         early = [s for s in stages if STAGES[s].position < STAGES[Stage.WILL_READ_CACHE].position]
         if one.option("concern") == "cache" and early:
-            yield (
-                one.name,
-                f"answers from a cache at {early[0]}, before the call is authorised; read it in will_read_cache",
-            )
+            advice = "before the call is authorised; read it in will_read_cache"
+            yield one.name, f"answers from a cache at {early[0]}, {advice}"
 
 
 def _redact_after_audit(plan: Plan) -> Iterator[tuple[str, str]]:

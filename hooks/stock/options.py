@@ -8,12 +8,13 @@ from datetime import timedelta
 from fractions import Fraction
 from functools import wraps
 from os import PathLike
-from typing import Any, Literal, NoReturn, TypedDict, TypeVar, cast
+from typing import Any, Literal, NoReturn, TypedDict, TypeVar, cast, get_args
 
 from callgate.errors import HookError
 from callgate.hooks.base import Hook
 from callgate.hooks.context import InvokeContext
 from callgate.providers.kinds import annotations_of, fault_of_function, fault_of_kind
+from callgate.providers.stores.base import CacheStore, Store
 from callgate.tools.limits import fault_of_seconds
 from callgate.tools.naming import did_you_mean
 
@@ -121,10 +122,16 @@ def _refuse(
             raise HookError(f"{hook}: {name} {fault}")
 
 
+_STORES: tuple[object, ...] = (Store, CacheStore)
+
+
 def _fault_of_setting(value: object, kind: object) -> str | None:
-    """Check a setting against its annotation. A store may lack parts that the hook never uses; an address is no store."""
-    fault = fault_of_kind(value, kind)
-    return None if fault and "Store" in str(kind) and not isinstance(value, str | PathLike) else fault
+    """Check a setting against its annotation. A store may lack parts that the hook never uses; a built-in type is no store."""
+    if (fault := fault_of_kind(value, kind)) is None:
+        return None
+    of_store = any(one in _STORES for one in get_args(kind) or (kind,))
+    is_none = isinstance(value, PathLike) or type(value).__module__ == "builtins"  # an address, a number, a class
+    return None if of_store and not is_none else fault
 
 
 def _instead(hook: str, name: str, value: object, settings: list[str], known: Collection[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -258,6 +259,18 @@ def test_a_setting_of_another_kind_is_refused(name: str) -> None:
     with pytest.raises(HookError, match=name.split(",", maxsplit=1)[0].replace(" ", ": ")):
         make(wrong)
     assert isinstance(make(right), Hook)
+
+
+@pytest.mark.parametrize(
+    "value", [ADDRESS, Path("callgate.db"), 5, {}, object(), MemoryStore], ids=lambda value: type(value).__name__
+)
+@pytest.mark.parametrize("hook", [name for name in OTHER_KINDS if name.endswith(" store")])
+def test_what_is_no_store_is_refused_as_one(hook: str, value: Any) -> None:
+    """Contract C33. A store of the application may lack the parts that a hook never uses."""
+    make, _, _ = OTHER_KINDS[hook]
+    with pytest.raises(HookError, match="store is of type"):
+        make(value)
+    assert isinstance(make(SimpleNamespace(cache=MemoryStore().cache)), Hook)
 
 
 def test_a_subclass_may_have_a_constructor_of_its_own() -> None:
