@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from typing import Any
 
@@ -75,6 +76,7 @@ async def test_the_proof_sees_a_gate_that_offers_what_is_hidden(monkeypatch: Any
     chance = random.Random(6)
     gate = Gate(catalog(chance), [ByTenant()])
 
+    @functools.wraps(pick_tools)  # which names the types of its options
     async def careless(query: Any, index: Any, *, visible: Any, **options: Any) -> Any:
         return await pick_tools(query, index, **options)
 
