@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TypeAlias
 
+from callgate.errors import CallgateError
 from callgate.runtime.lifespan import background
 from callgate.runtime.testing.cancel_modes import (
     DEADLINE_MODES,
@@ -97,7 +98,8 @@ def every_cancel_point(
 ) -> SweepReport:
     """Cancel *scenario* before each callback of its event loop, in each mode, and check the result.
 
-    The scenario must do the same in each run, and must not wait for sockets or threads. It runs on virtual time.
+    The scenario must do the same in each run, and must not wait for sockets or threads. It runs on virtual time. It may
+    end with an error of Callgate, such as that of a refused call; any other error of the undisturbed run is a finding.
 
     Args:
         scenario: the async function to cancel.
@@ -110,7 +112,8 @@ def every_cancel_point(
         loop: makes the event loop, which serves all runs.
 
     Raises:
-        SweepFailed: a lease leaked or was released late, or a cancellation was lost or invented.
+        SweepFailed: a lease leaked or was released late, a cancellation was lost or invented, or the scenario fails
+            undisturbed.
     """
     modes = modes if modes is not None else DEADLINE_MODES if deadline else SINGLE_MODES
     paired = paired if paired is not None else DEADLINE_PAIRED_MODES if deadline else PAIRED_MODES
@@ -158,6 +161,10 @@ class _Sweep:
         self.report.leases = self.ledger.taken
         if problems:
             self._found(Mode, (), problems)
+            self.close()
+        broken = None if task.cancelled() else task.exception()
+        if broken is not None and not isinstance(broken, CallgateError):
+            self._found(Mode, (), [f"broken: it fails undisturbed, so nothing was tried: {broken!r}"])
             self.close()
         if self.usual.raised == "CancelledError":
             self._found(Mode, (), ["invented: it ends as cancelled, although it was not cancelled"])

@@ -70,8 +70,10 @@ def FaultyStore(  # noqa: N802  (it makes an object of that kind)
         delay: seconds to wait first.
 
     Raises:
-        ValueError: a number below 1.
+        ValueError: a number below 1, or another *when*.
     """
+    if when not in ("before", "after"):
+        raise ValueError(f"when is {when!r}; give 'before' or 'after'")
     faults = Faults(fail_at, every, error, delay, after=when == "after")
     return cast("T", _StoreProxy(inner, faults, None))
 

@@ -13,7 +13,7 @@ from callgate.hooks.context import InvokeContext
 from callgate.hooks.stages import Stage
 from callgate.hooks.stock.records.masking import ShownInput
 from callgate.runtime.gate import Gate
-from callgate.runtime.pipeline.options import CallOptions
+from callgate.runtime.pipeline.options import BadCall, CallOptions
 from callgate.runtime.testing.trace_log import TracedLease, TraceLog, step_name
 from callgate.tools.arguments.hydration import HydrationResult
 from callgate.tools.calls import ANONYMOUS, ToolCall, ToolResult, User
@@ -44,7 +44,9 @@ class Trace:
         self.result = result
         self.error: BaseException | None = None if ctx is None else ctx.run.error
         if ctx is None and result.error is not None:
-            self.error = UnknownTool(f"there is no tool {result.tool!r}")
+            unknown = result.error.code == UnknownTool.code
+            text = f"there is no tool {result.tool!r}" if unknown else result.error.public
+            self.error = UnknownTool(text) if unknown else BadCall(text)
         self._ctx = ctx
         self._log = log
 

@@ -307,3 +307,10 @@ def test_a_store_that_waits_is_slow_only_at_its_faults(virtual_time: VirtualTime
 
     virtual_time.run(run())
     assert virtual_time.elapsed == pytest.approx(5, abs=0.1)
+
+
+def test_a_fault_at_another_moment_is_refused() -> None:
+    """``when="during"`` failed before the operation, so a test of a lost result tried something else."""
+    other: Any = "during"
+    with pytest.raises(ValueError, match="when is 'during'; give 'before' or 'after'"):
+        FaultyStore(object(), 1, when=other)

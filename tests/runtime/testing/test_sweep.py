@@ -101,6 +101,27 @@ def test_a_failure_says_how_where_and_what() -> None:
     assert failed.value.report.findings[0].where[0].startswith("in ")
 
 
+def test_a_scenario_that_fails_undisturbed_has_not_passed() -> None:
+    """Its mistake ended each run before a lease was taken, and the sweep found nothing."""
+
+    async def mistaken(ledger: LeaseLedger) -> None:
+        assert (await calling(Places)(ledger)) == "another result"
+
+    for scenario in (mistaken, lambda ledger: ledger.no_such_method(), lambda: None, None):
+        report = findings(scenario)  # type: ignore[arg-type]
+        assert (report.points, report.findings[0].problem.split(":")[0]) == (0, "broken")
+
+
+def test_a_scenario_may_end_with_a_refusal() -> None:
+    """Control: a hook that refuses is swept, too."""
+
+    class Full(Places):
+        async def will_read_cache(self, ctx: InvokeContext) -> None:
+            ctx.retry_after(50, "it is full")
+
+    assert every_cancel_point(calling(Full)).points > 30
+
+
 def test_the_line_inside_of_a_step_that_is_carried_through_is_named() -> None:
     """Design 4: such a step hangs on no chain of awaits."""
 

@@ -377,3 +377,24 @@ async def test_a_trace_names_each_step_of_an_effect_as_the_engine_does(
     assert named.count((Stage.WILL_EXECUTE, "tool")) == 1
     assert named.count((Stage.AROUND_EXECUTE, "unit of work")) == in_unit
     assert seen.verdicts["[tool].will_execute"] == ("ToolError" if fails else "ok")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"user": "ann"}, 'write user=User("ann")'),
+        ({"deadlin": 5}, "did you mean 'deadline'"),
+        ({"session_id": 5}, "session_id is of type int"),
+    ],
+)
+async def test_a_call_that_was_written_wrongly_is_not_traced_as_an_unknown_tool(
+    options: dict[str, Any], says: str
+) -> None:
+    """The trace said that there is no tool, of a tool that there is."""
+    async with Gate([double]) as gate:
+        seen = await trace(gate, double, {"n": 2}, **options)
+        with pytest.raises(TypeError) as raised:
+            await gate.invoke(double, {"n": 2}, **options)
+        assert (type(seen.error), str(seen.error)) == (type(raised.value), str(raised.value))
+        assert says in str(seen)
+        assert isinstance((await trace(gate, "no_such", {})).error, UnknownTool)
