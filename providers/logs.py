@@ -16,7 +16,6 @@ from typing import Any, Literal, TextIO
 
 from callgate.providers.argument_mask import ArgumentMask
 from callgate.providers.faults import fault_of, logged_as, mark_logged, traceback_of
-from callgate.providers.foreign_errors import members_of, understood
 from callgate.providers.log_chain import (
     LogSink,
     RedactingLog,
@@ -208,12 +207,6 @@ def emit_suppressed(ctx: LoggedCall, error: BaseException) -> None:
     else:  # the release of a lease has no hook
         event = LogEvent.CLEANUP_FAILED if step.row.gives_back or step.hook is None else LogEvent.HOOK_FAILED
     emit(event, ctx, stage=step.stage, hook=step.name, error=error)
-
-
-def emit_beside(ctx: LoggedCall, group: BaseException, found: BaseException) -> None:
-    """Log a group of errors that has faults beside *found*, the error that counts."""
-    if found is not group and any(fault_of(understood(one)) is not None for one in members_of(group)):
-        emit(LogEvent.ATTEMPT_FAILED, ctx, stage=ctx.run.step.stage, hook=ctx.run.step.name, error=group)
 
 
 def log_warnings(tool: str, warnings: Iterable[str]) -> None:

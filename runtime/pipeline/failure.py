@@ -25,8 +25,9 @@ from callgate.hooks.context import InvokeContext
 from callgate.hooks.stages import OnFailure, Section
 from callgate.hooks.state.host import CallPlan
 from callgate.hooks.state.step import PlanStep, StepCall
-from callgate.providers.foreign_errors import is_pressed, understood
-from callgate.providers.logs import LogEvent, emit, emit_beside, emit_invalid_output
+from callgate.providers.faults import fault_of
+from callgate.providers.foreign_errors import is_pressed, members_of, understood
+from callgate.providers.logs import LogEvent, emit, emit_invalid_output
 from callgate.providers.stores.effects import EffectState
 from callgate.runtime.pipeline.deadlines import forget_leaked, overran
 from callgate.runtime.pipeline.guards import closes, valueless
@@ -79,7 +80,7 @@ def counted(ctx: InvokeContext, error: BaseException) -> BaseException:
     found = understood(error)
     if issubclass(type(error), BaseExceptionGroup):
         ctx.run.grouped = True
-        emit_beside(ctx, error, found)
+        _emit_beside(ctx, error, found)
     return found
 
 
@@ -308,3 +309,9 @@ def _short(text: str) -> str:
         return text
     end = f" {MAY_HAVE_HAPPENED}" if text.endswith(MAY_HAVE_HAPPENED) else ""
     return data[: MAX_PUBLIC_BYTES - len(end)].decode("utf-8", "ignore").removesuffix(end) + "…" + end
+
+
+def _emit_beside(ctx: InvokeContext, group: BaseException, found: BaseException) -> None:
+    """Log a group of errors that has faults beside *found*, the error that counts."""
+    if found is not group and any(fault_of(understood(one)) is not None for one in members_of(group)):
+        emit(LogEvent.ATTEMPT_FAILED, ctx, stage=ctx.run.step.stage, hook=ctx.run.step.name, error=group)
