@@ -25,8 +25,8 @@ from callgate.hooks.context import InvokeContext
 from callgate.hooks.stages import OnFailure, Section
 from callgate.hooks.state.host import CallPlan
 from callgate.hooks.state.step import PlanStep, StepCall
-from callgate.providers.faults import fault_of
-from callgate.providers.foreign_errors import is_pressed, members_of, understood
+from callgate.providers.foreign_errors import is_pressed, understood
+from callgate.providers.group_logs import counted_in
 from callgate.providers.logs import LogEvent, emit, emit_invalid_output
 from callgate.providers.stores.effects import EffectState
 from callgate.runtime.pipeline.deadlines import forget_leaked, overran
@@ -77,11 +77,10 @@ def counted(ctx: InvokeContext, error: BaseException) -> BaseException:
     """Return the error that counts (see ``understood``); note that it left a task group, and log the faults beside it."""
     if type(error) is ControlRespond:  # an answer from a cache is no failure, and nothing hides in it
         return error
-    found = understood(error)
-    if issubclass(type(error), BaseExceptionGroup):
-        ctx.run.grouped = True
-        _emit_beside(ctx, error, found)
-    return found
+    if not issubclass(type(error), BaseExceptionGroup):
+        return understood(error)
+    ctx.run.grouped = True
+    return counted_in(ctx, error)
 
 
 async def _record(plan: CallPlan[InvokeContext], ctx: InvokeContext, error: BaseException, *, body_ended: bool) -> None:
@@ -309,9 +308,3 @@ def _short(text: str) -> str:
         return text
     end = f" {MAY_HAVE_HAPPENED}" if text.endswith(MAY_HAVE_HAPPENED) else ""
     return data[: MAX_PUBLIC_BYTES - len(end)].decode("utf-8", "ignore").removesuffix(end) + "…" + end
-
-
-def _emit_beside(ctx: InvokeContext, group: BaseException, found: BaseException) -> None:
-    """Log a group of errors that has faults beside *found*, the error that counts."""
-    if found is not group and any(fault_of(understood(one)) is not None for one in members_of(group)):
-        emit(LogEvent.ATTEMPT_FAILED, ctx, stage=ctx.run.step.stage, hook=ctx.run.step.name, error=group)
