@@ -29,7 +29,7 @@ class _Dataclass(Protocol):
 Count: TypeAlias = Annotated[int, Least(1)]
 """A number of things, 1 or more."""
 
-Init = TypeVar("Init", bound=Callable[..., None])
+Init = TypeVar("Init", bound=Callable[..., object])
 
 _NUMBERS: dict[object, tuple[type | tuple[type, ...], str]] = {
     int: (int, "a whole number"),
@@ -126,7 +126,7 @@ def check_fields(
 
 
 def checks_kinds(error: Callable[[str], Exception], *, skip: Collection[str] = ()) -> Callable[[Init], Init]:
-    """Decorate an ``__init__``: first, its arguments are checked against their annotations.
+    """Decorate an ``__init__`` or a function: first, its arguments are checked against their annotations.
 
     Args:
         error: makes the exception from a message that names the argument.
@@ -140,17 +140,17 @@ def checks_kinds(error: Callable[[str], Exception], *, skip: Collection[str] = (
         where, signature = init.__qualname__.partition(".")[0], inspect.signature(init)
 
         @wraps(init)
-        def check_and_init(self: object, *args: object, **given: object) -> None:
+        def check_and_call(*args: object, **given: object) -> object:
             try:
-                named = signature.bind(self, *args, **given).arguments
+                named = signature.bind(*args, **given).arguments
             except TypeError:  # the call below says which argument is missing or not known
                 named = {}
             for name, kind in annotations_of(init).items():
                 if name in named and name not in skip and (fault := fault_of_kind(named[name], kind)) is not None:
                     raise error(f"{where}: {name} {fault}")
-            init(self, *args, **given)
+            return init(*args, **given)
 
-        return typing.cast("Init", check_and_init)
+        return typing.cast("Init", check_and_call)
 
     return decorate
 

@@ -10,8 +10,10 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from contextlib import suppress
 from typing import Any, TypeAlias
 
+from callgate.errors import RegistrationError
 from callgate.providers.http.bounded import MAX_NESTING, BoundedBody
 from callgate.tools.calls import User
+from callgate.tools.limits import fault_of_seconds
 
 CLIENT_GONE = 499
 """The status, in logs and metrics, of a request whose client disconnected before the response; nginx has the same."""
@@ -53,6 +55,19 @@ def known_user(found: object, source: str) -> User | None:
             f"{source} returned {type(found).__name__}; it has to return a User, or None for an unknown caller"
         )
     return found if found is not None and found.id else None
+
+
+def check_settings(host: str, challenge: str | None, **seconds: float) -> None:
+    """Check the settings that the annotations of a host do not.
+
+    Raises:
+        RegistrationError: *challenge* cannot be sent as a header, or one of *seconds* is no time above 0.
+    """
+    if challenge is not None and not (challenge.isascii() and challenge.isprintable()):
+        raise RegistrationError(f"{host}: challenge has characters that no header has; give one line of ASCII")
+    for name, value in seconds.items():
+        if (fault := fault_of_seconds(value, none=False)) is not None:
+            raise RegistrationError(f"{host}: {name} {fault}")
 
 
 def holds_half_pair(body: bytes) -> bool:

@@ -11,7 +11,7 @@ import orjson
 from callgate.providers.http.bounded import BodyRefused, NotUtf8, TooDeep, has_more_values
 from callgate.runtime.gate.gate import Gate
 from callgate.runtime.hosts.a2a.texts import has_more_text
-from callgate.runtime.hosts.http_requests import Authenticate, holds_half_pair, principal, read_bounded
+from callgate.runtime.hosts.http_requests import Authenticate, check_settings, holds_half_pair, principal, read_bounded
 from callgate.runtime.hosts.not_open import OPENS, NotOpen
 from callgate.tools.arguments.exact_json import what_is_lost
 from callgate.tools.calls import ANONYMOUS, User
@@ -71,6 +71,7 @@ def authenticated(endpoint: Endpoint, gate: Gate, authenticate: Authenticate, ch
 
     A task has an owner, so requests without a user and requests of ``ANONYMOUS`` are refused with 401.
     """
+    check_settings("a2a.agent", challenge)
     closed = NotOpen("a2a.agent", OPENS)
 
     async def serve(request: Request) -> Response:

@@ -16,6 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from callgate.errors import RegistrationError
+from callgate.providers.kinds import checks_kinds
 from callgate.runtime.conversation.loop import Model
 from callgate.runtime.gate import Gate
 from callgate.runtime.hosts.a2a.access import Caller, ContextBuilder, Endpoint, authenticated
@@ -41,6 +42,7 @@ IDLE = 60.0
 """Seconds after which the SDK drops a waiting task from memory; the store keeps it."""
 
 
+@checks_kinds(RegistrationError, skip=("model", "deadline"))
 def agent(
     gate: Gate,
     *,

@@ -79,7 +79,7 @@ class GateApp:
         self.write_timeout = write_timeout
         self.ping = ping
         if self.authenticate is None:
-            warnings.warn(_UNAUTHENTICATED, RuntimeWarning, stacklevel=4)
+            warnings.warn(_UNAUTHENTICATED, RuntimeWarning, stacklevel=5)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See the ASGI specification."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from typing import Any, TypeAlias
 
+from callgate.errors import RegistrationError
+from callgate.providers.kinds import checks_kinds
 from callgate.runtime.gate import Gate
 from callgate.runtime.gate.bound import Bound
-from callgate.runtime.hosts.http_requests import Authenticate
+from callgate.runtime.hosts.http_requests import Authenticate, check_settings
 
 Message: TypeAlias = MutableMapping[str, Any]
 AsgiApp: TypeAlias = Callable[
@@ -15,6 +17,7 @@ AsgiApp: TypeAlias = Callable[
 ]
 
 
+@checks_kinds(RegistrationError, skip=("gate",))
 def asgi(
     gate: Gate,
     *,
@@ -39,17 +42,19 @@ def asgi(
         ping: seconds without an event after which a stream sends a keep-alive.
 
     Raises:
-        RegistrationError: Starlette is not installed.
+        RegistrationError: Starlette is not installed, or a setting is of another type or no time above 0.
     """
     from callgate.runtime.hosts.asgi import application
 
     if not hasattr(gate, "under_way"):
         raise TypeError(f"asgi takes a gate, not {type(gate).__name__}; write callgate.asgi(Gate([tool, ...]), ...)")
+    check_settings("asgi", challenge, read_timeout=read_timeout, write_timeout=write_timeout, ping=ping)
     return application(
         gate, authenticate, challenge=challenge, read_timeout=read_timeout, write_timeout=write_timeout, ping=ping
     )
 
 
+@checks_kinds(RegistrationError)
 def bound(
     gate: Gate, *, authenticate: Authenticate | None, challenge: str | None = "Bearer"
 ) -> Callable[[Any], Coroutine[object, None, Bound]]:
@@ -59,8 +64,9 @@ def bound(
     user is refused with 401 and the header ``WWW-Authenticate: challenge``.
 
     Raises:
-        RegistrationError: *authenticate* is None, or Starlette is not installed.
+        RegistrationError: *authenticate* is None, a setting is of another type, or Starlette is not installed.
     """
     from callgate.runtime.hosts.asgi import user_dependency
 
+    check_settings("bound", challenge)
     return user_dependency(gate, authenticate, challenge)

@@ -8,9 +8,9 @@ from importlib import import_module
 from typing import Any, Protocol
 
 from callgate.errors import RegistrationError
-from callgate.providers.kinds import check_fields
+from callgate.providers.kinds import check_fields, checks_kinds
 from callgate.runtime.gate import Gate
-from callgate.runtime.hosts.http_requests import Authenticate
+from callgate.runtime.hosts.http_requests import Authenticate, check_settings
 from callgate.runtime.hosts.mcp.oauth import OAuth
 from callgate.tools.calls import User
 
@@ -115,6 +115,7 @@ class ServedGate(Protocol):
         ...
 
 
+@checks_kinds(RegistrationError, skip=("allowed_hosts",))
 def server(
     gate: Gate,
     *,
@@ -165,15 +166,10 @@ def server(
         resumption: how clients take up streams after a lost connection; None for not at all.
 
     Raises:
-        RegistrationError: the extra is missing, *authenticate* and *oauth* are both given, *allowed_hosts* is empty, or a
-            number is not positive.
+        RegistrationError: the extra is missing, *authenticate* and *oauth* are both given, or a setting is refused.
     """
     limits = (max_sessions, max_user_sessions, max_user_streams)
-    _check(authenticate, oauth, page, max_body, read_timeout, *limits)
-    if isinstance(allowed_hosts, str) or (allowed_hosts is not None and not allowed_hosts):
-        raise RegistrationError(
-            "allowed_hosts has names of hosts: write allowed_hosts=['desk.example'], or leave it out"
-        )
+    _check(authenticate, oauth, allowed_hosts, challenge, read_timeout, page, max_body, *limits)
     from callgate.runtime.hosts.mcp.access import Access
     from callgate.runtime.hosts.mcp.server import GateServer
 
@@ -182,12 +178,28 @@ def server(
     return GateServer(gate, access, name, shown, approvals_url, page, *limits, large_results, resumption)
 
 
-def _check(authenticate: Authenticate | None, oauth: OAuth | None, *numbers: float) -> None:
+def _check_hosts(allowed_hosts: Collection[str] | None) -> None:
+    if isinstance(allowed_hosts, str) or (allowed_hosts is not None and not allowed_hosts):
+        raise RegistrationError(
+            "allowed_hosts has names of hosts: write allowed_hosts=['desk.example'], or leave it out"
+        )
+
+
+def _check(
+    authenticate: Authenticate | None,
+    oauth: OAuth | None,
+    allowed_hosts: Collection[str] | None,
+    challenge: str | None,
+    read_timeout: float,
+    *numbers: int,
+) -> None:
     _import_sdk()
+    _check_hosts(allowed_hosts)
+    check_settings("mcp.server", challenge, read_timeout=read_timeout)
     if authenticate is not None and oauth is not None:
         raise RegistrationError("mcp.server: give authenticate= or oauth=, not both: a request has one user")
     if min(numbers) <= 0:
-        raise RegistrationError("mcp.server: page, max_body, read_timeout and limits of sessions are positive numbers")
+        raise RegistrationError("mcp.server: page, max_body and limits of sessions are positive numbers")
 
 
 def _import_sdk() -> None:
