@@ -26,7 +26,6 @@ from callgate.hooks.stages import OnFailure, Section
 from callgate.hooks.state.host import CallPlan
 from callgate.hooks.state.step import PlanStep, StepCall
 from callgate.providers.foreign_errors import is_pressed, understood
-from callgate.providers.group_logs import counted_in
 from callgate.providers.logs import LogEvent, emit, emit_invalid_output
 from callgate.providers.stores.effects import EffectState
 from callgate.runtime.pipeline.deadlines import forget_leaked, overran
@@ -79,6 +78,8 @@ def counted(ctx: InvokeContext, error: BaseException) -> BaseException:
         return error
     if not issubclass(type(error), BaseExceptionGroup):
         return understood(error)
+    from callgate.providers.group_logs import counted_in  # few errors are groups
+
     ctx.run.grouped = True
     return counted_in(ctx, error)
 
@@ -148,8 +149,7 @@ def _log(ctx: InvokeContext, step: PlanStep) -> None:
         from callgate.runtime.pipeline.thread_settings import explain_sync_only  # only with Django
 
         explain_sync_only(error, f"{step.name} of {ctx.tool_id}")
-    # the reason given to ctx.abort or ctx.retry_after
-    reason = error.args[0] if isinstance(error, Denied | RetryLater) and error.args else None
+    reason = error.args[0] if isinstance(error, Denied | RetryLater) and error.args else None  # as ctx.abort gives it
     emit(event, ctx, outcome=ctx.run.outcome, error=error, stage=step.stage, hook=step.name, reason=reason)
 
 
