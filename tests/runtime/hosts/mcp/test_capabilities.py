@@ -21,7 +21,7 @@ from tests.runtime.hosts.mcp.world import ERAS, PEOPLE, client_of, server_of
 TITLED = [{"const": "a", "title": "First"}, {"const": "b", "title": "Second"}]
 
 
-def needing(*needs: str, roles: tuple[str, ...] = ()) -> Any:
+def needing(*needs: str, roles: tuple[str, ...] | None = None) -> Any:
     @tool(name="careful", effect="read", metadata={"mcp_requires": list(needs)}, allowed_roles=roles)
     async def careful() -> int:
         """Need something of the client."""
