@@ -104,7 +104,7 @@ async def test_statements_that_lock_in_any_order_are_found_out(tmp_path: Path, m
     )
     with place("postgresql", tmp_path, bare=True) as where:
         async with opened("postgresql", where) as backend:
-            for _ in range(20):  # 1 or 2 of 12 rounds do
+            for _ in range(100):  # one of about ten does
                 if any("deadlock" in str(one) for one in await load(backend)):
                     return
     raise AssertionError("no deadlock")
