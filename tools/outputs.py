@@ -175,8 +175,8 @@ class Reader:
 class Dump:
     """Converts what a tool returned to JSON. Without *adapter*, by the values alone; *each* converts the items of an array.
 
-    ``first`` is a conversion of the author's own, before this one. ``read`` makes a value of the type from JSON, for a type
-    with named members. ``members`` are those of a TypedDict of plain JSON: an object of these needs no conversion.
+    ``first`` is a conversion of the author's own, before this one. ``named`` is the schema of a type with named
+    members. ``members`` are those of a TypedDict of plain JSON: an object of these needs no conversion.
     """
 
     def __init__(
@@ -187,12 +187,14 @@ class Dump:
         is_open: bool = True,
         first: Callable[[object], object] | None = None,
         each: Dump | None = None,
-        read: Callable[[bytes], object] | None = None,
+        named: Mapping[str, object] | None = None,
         members: frozenset[str] | None = None,
     ) -> None:
-        self._to_python = None if adapter is None else adapter.serializer.to_python
-        self._read, self._members = read, members
-        self._by_alias, self._is_open, self._first, self._each = by_alias, is_open, first, each
+        self._dump: Callable[..., object] | None = None
+        if adapter is not None:
+            self._dump = partial(adapter.serializer.to_python, mode="json", by_alias=by_alias)
+        self._named, self._members = named, members
+        self._is_open, self._first, self._each = is_open, first, each
         self._loose = adapter is None and first is None and each is None
 
     @classmethod
@@ -231,32 +233,29 @@ class Dump:
         )
 
     def _serialised(self, value: object, reader: Reader) -> object:
-        if self._to_python is not None:
-            dump = partial(self._to_python, mode="json", by_alias=self._by_alias)
-            return dump(value, warnings=False) if self._read is None else _typed(value, dump, self._read)
+        if self._dump is not None:
+            named = self._named
+            return self._dump(value, warnings=False) if named is None else _typed(value, self._dump, named)
         if value.__class__ in SCALARS:
             return value
         return _serialiser().to_python(value, mode="json", by_alias=reader.by_alias, warnings=False)
 
 
-def _typed(value: object, dump: Callable[..., object], read: Callable[[bytes], object]) -> object:
-    """Convert a value of the annotated type. What only looks like one, such as a dict for a model, is read as one first.
+def _typed(value: object, dump: Callable[..., object], schema: Mapping[str, object]) -> object:
+    """Convert a value of a type with named members. Of a dict for a model, pydantic would keep members that the model lacks.
 
-    Otherwise the JSON would have members that the type lacks. Those of an instance of a subclass are left out, too.
+    Those of an instance of a subclass are left out, too.
     """
-    from pydantic_core import PydanticSerializationError, to_json
+    from pydantic_core import PydanticSerializationError
 
     try:
         return dump(value, warnings="error")
     except PydanticSerializationError:
         if (path := not_finite(value)) is not None:  # it would become null
             raise infinite(path) from None
-        shown = dump(value, warnings=False)
-    try:
-        found = read(to_json(shown))
-    except Exception:  # noqa: BLE001  (an author's validator may raise anything; the output schema says what is wrong)
-        return shown
-    return dump(found, warnings=False)
+        from callgate.tools.output_members import only_known  # most outputs are of their type
+
+        return only_known(dump(value, warnings=False), schema)
 
 
 @cache

@@ -6,7 +6,7 @@ import re
 import types
 from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache
 from inspect import Parameter
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Never, NoReturn, get_args, get_origin
 
@@ -246,17 +246,18 @@ def read_output(hint: Any, where: str, *, schema: bool = True, parts: bool = Fal
         raise DefinitionError(f"{error}; return a dataclass, a model or a TypedDict, or annotate Any") from error
     if json_bytes({"format": _RAW})[1:-1] in dump(found):
         raise DefinitionError(f"{where}: return: {_BYTES_IN_JSON}")
-    found = found if schema else None
+    of_type, found = found, found if schema else None
     if loose:
         return Output(found, LOOSE)
-    named = [part for part in _core(adapter) if part.get("type") in _NAMED]
-    read = partial(adapter.validator.validate_json, strict=True, by_alias=True, by_name=True) if named else None
+    parts_with_names = [part for part in _core(adapter) if part.get("type") in _NAMED]
+    named = of_type if parts_with_names else None
     by_own, is_open = decides_aliases(adapter), _is_open(adapter)
     if native:
-        members = frozenset[str](named[0]["fields"]) if named == [adapter.core_schema] else None
-        return Output(found, Dump(adapter, is_open=is_open, read=read, members=members))
+        flat = parts_with_names == [adapter.core_schema]
+        members = frozenset[str](parts_with_names[0]["fields"]) if flat else None
+        return Output(found, Dump(adapter, is_open=is_open, named=named, members=members))
     back = conversion.typed_convert(adapter, stage="output", code="invalid_output", by_name=by_own)
-    return Output(found, Dump(adapter, by_alias=None if by_own else True, is_open=is_open, read=read), back)
+    return Output(found, Dump(adapter, by_alias=None if by_own else True, is_open=is_open, named=named), back)
 
 
 def decides_aliases(adapter: TypeAdapter[object]) -> bool:

@@ -7,10 +7,10 @@ import datetime as dt
 import math
 from collections.abc import AsyncIterator, Callable, Iterator
 from types import GenericAlias
-from typing import Any, NotRequired
+from typing import Annotated, Any, NotRequired
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
 
 from callgate import Gate, Outcome, User, tool
@@ -126,6 +126,55 @@ async def test_control_a_type_without_members_keeps_all(hint: Any) -> None:
 @pytest.mark.parametrize("hint", [Model, Data, Plain, Dated])
 async def test_what_only_looks_like_the_type_is_still_refused(hint: Any, value: Any) -> None:
     assert await output_of(returning(hint, value, schema=True)) is Outcome.ERROR
+
+
+class Refused(BaseModel):
+    id: Annotated[int, AfterValidator(lambda value: 1 // 0)]
+
+
+@pytest.mark.parametrize("schema", [True, False])
+@pytest.mark.parametrize(
+    ("hint", "value"),
+    [
+        (Model, {"id": 5.0, "password": "s3cret"}),
+        (Refused, ROW),
+        (Model, {"password": "s3cret"}),
+        (list[Model] | None, [{"id": "1", "password": "s3cret"}]),
+        (Holder, {"part": [ROW]}),
+        (Holder, {"part": {"id": ROW}}),
+        (tuple[Model, ...] | Model, [ROW]),
+        (dict[str, Model] | list[Model], {"a": ROW}),
+    ],
+)
+async def test_nor_has_one_that_the_type_would_not_take(hint: Any, value: Any, schema: bool) -> None:
+    found = await output_of(returning(hint, value, schema=schema))
+    if hint is Holder:  # whether it is an object is for the schema to say
+        assert schema is False or found is Outcome.ERROR
+    else:
+        assert "s3cret" not in str(found)
+
+
+class Open(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    id: int
+
+
+class Loose(BaseModel):
+    data: dict[str, Any]
+    more: list[Any]
+
+
+@pytest.mark.parametrize(
+    ("hint", "value"),
+    [
+        (Open, ROW),
+        (Loose, {"data": ROW, "more": [ROW]}),
+        (Model | dict[str, Any], ROW),
+        (list[Model] | list[Any], [ROW]),
+    ],
+)
+async def test_control_a_type_that_admits_more_keeps_it(hint: Any, value: Any) -> None:
+    assert await output_of(returning(hint, value, schema=True)) == value
 
 
 class Maybe(TypedDict):
