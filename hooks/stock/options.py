@@ -130,8 +130,8 @@ def _fault_of_setting(value: object, kind: object) -> str | None:
     if (fault := fault_of_kind(value, kind)) is None:
         return None
     of_store = any(one in _STORES for one in get_args(kind) or (kind,))
-    is_none = isinstance(value, PathLike) or type(value).__module__ == "builtins"  # an address, a number, a class
-    return None if of_store and not is_none else fault
+    is_no_store = isinstance(value, PathLike) or type(value).__module__ == "builtins"  # an address, a number, a class
+    return None if of_store and not is_no_store else fault
 
 
 def _instead(hook: str, name: str, value: object, settings: list[str], known: Collection[str]) -> str:

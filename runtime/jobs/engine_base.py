@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeGuard
 
-from callgate.errors import RegistrationError
+from callgate.errors import RegistrationError, StoreError
+from callgate.providers.ids import is_id
+from callgate.providers.logs import LogEvent, emit
 from callgate.providers.stores.base import Transaction
 from callgate.providers.stores.jobs import Job
 from callgate.runtime.jobs.jobs import JobQueue
@@ -66,6 +69,14 @@ class EngineBase:
                 f"{type(self).__name__}: the queue {dotted!r} has a dot, so workers of another namespace could take its jobs; "
                 "in a namespace write names such as 'eu_default'"
             )
+
+    def is_job(self, id: object) -> TypeGuard[str]:
+        """Return True for the id of a job in a message. A message of others is logged: without an id, any job would run."""
+        if is_id(id):
+            return True
+        error = StoreError("a message has no id of a job")
+        emit(LogEvent.PROVIDER_FAILED, provider=type(self).__name__, phase="deliver", error=error)
+        return False
 
     def check_queue(self, queue: str) -> None:
         """Check that the engine declares a queue: no worker would take the jobs of another one.

@@ -78,8 +78,8 @@ async def pick_tools(
             "timeout_ms": timeout_ms, "debug": debug, "visible": visible, "context": context,
         }  # fmt: skip
         return await pick_tools(input, tools, **given | accepted(pick_tools, _spelled(options, camel_case)))
-    _check(max_candidates=max_candidates, min_score=min_score, allow_unsafe=allow_unsafe)
-    _check(timeout_ms=timeout_ms, debug=debug, visible=visible, context=context)
+    flags = {"allow_unsafe": allow_unsafe, "debug": debug, "visible": visible, "context": context}
+    _check(max_candidates, min_score, timeout_ms, flags)
     index = tools if isinstance(tools, ToolIndex) else index_of(tools)
     slots, excluded = allowed_slots(index, allow_unsafe=allow_unsafe, visible=visible, context=context)
     query = Query(input, as_text(input))
@@ -153,24 +153,25 @@ async def _scored(
         return before.entries, scores, index.slots() if still is None else still
 
 
-def _check(**given: Any) -> None:
+def _check(max_candidates: int, min_score: float, timeout_ms: float | None, others: Mapping[str, object]) -> None:
     """Check the options that differ from their defaults.
 
     Raises:
         TypeError: an option is of another type.
         ValueError: a number is out of its bounds.
     """
+    given = {"max_candidates": max_candidates, "min_score": min_score, "timeout_ms": timeout_ms, **others}
     for name, value in given.items():
         if (
             value is not _DEFAULTS[name]
             and (fault := fault_of_kind(value, annotations_of(pick_tools)[name])) is not None
         ):
             raise TypeError(f"pick_tools: {name} {fault}")
-    if given.get("max_candidates", 1) < 1:
+    if max_candidates < 1:
         raise ValueError("max_candidates must be at least 1")
-    if not 0 <= given.get("min_score", 0) <= 1:
+    if not 0 <= min_score <= 1:
         raise ValueError("min_score must be a number from 0 to 1")
-    if (limit := given.get("timeout_ms")) is not None and not limit >= 0:
+    if timeout_ms is not None and not timeout_ms >= 0:
         raise ValueError("timeout_ms must not be negative")
 
 

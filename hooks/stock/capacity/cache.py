@@ -294,12 +294,17 @@ def _vary(given: str | Vary) -> tuple[str, Vary]:
         return given, VARIES[given]
     if not callable(given) or inspect.iscoroutinefunction(given):
         raise HookError(f"Cache: vary_by takes names and plain functions of the context, not {given!r}")
-    return getattr(given, "__qualname__", type(given).__name__), lambda ctx: _json_value(given(ctx))
+    return getattr(given, "__qualname__", type(given).__name__), _checked(given)
 
 
-def _json_value(value: object) -> object:
-    """Return what a function of ``vary_by`` returned; a coroutine is no value."""
-    return refuse_result("Cache", "vary_by", value, "a JSON value") if inspect.iscoroutine(value) else value
+def _checked(given: Vary) -> Vary:
+    """Return the function of the application with a check of its result: a coroutine is no value."""
+
+    def read(ctx: InvokeContext) -> object:
+        value = given(ctx)
+        return refuse_result("Cache", "vary_by", value, "a JSON value") if inspect.iscoroutine(value) else value
+
+    return read
 
 
 def _bytes(tenant: str, owner: object, varies: Any, arguments: Any) -> bytes:

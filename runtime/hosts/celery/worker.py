@@ -6,9 +6,8 @@ from collections.abc import Callable
 from threading import Thread
 from typing import Any
 
-from callgate.errors import RegistrationError, StoreError
+from callgate.errors import RegistrationError
 from callgate.providers.concurrency import refuse_green_threads
-from callgate.providers.ids import is_id
 from callgate.providers.logs import LogEvent, emit
 from callgate.providers.stores.jobs import JobState
 from callgate.runtime.gate import Gate
@@ -96,13 +95,7 @@ def _task(gate: Gate, backend: CeleryJobs) -> Callable[[object, object], None]:
     """Return the task that runs a job by its id."""
 
     def run_invocation(self: Any, id: object) -> None:
-        if not is_id(id):  # not of Callgate; None would run any job
-            emit(
-                LogEvent.PROVIDER_FAILED,
-                provider="celery",
-                phase="deliver",
-                error=StoreError("a message has no id of a job"),
-            )
+        if not backend.is_job(id):
             return
         state: JobState | None = None
         failed = False

@@ -131,7 +131,7 @@ class Access:
             if refusal is None and scope["method"] == "POST":
                 body = await self._body(receive)
                 if isinstance(body, bytes):
-                    receive = _with_body(body, receive)
+                    receive = with_body(body, receive)
                 else:
                     refusal = body
             await (app if refusal is None else refusal)(scope, receive, send)
@@ -189,7 +189,7 @@ def _is_from_here(scope: Message) -> bool:
         return False
 
 
-def _with_body(body: bytes, receive: Receive) -> Receive:
+def with_body(body: bytes, receive: Receive) -> Receive:
     """Return a ``receive`` that gives the body once, and then what the server gives."""
     given = False
 

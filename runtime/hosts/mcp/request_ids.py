@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from mcp.server.streamable_http import GET_STREAM_KEY
 from mcp_types import RequestId
-from starlette.types import Message, Receive
+
+from callgate.runtime.hosts.mcp.access import Receive, with_body
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -56,24 +57,16 @@ class RequestIds:
 
 async def read_request_id(receive: Receive) -> tuple[str | None, Receive]:
     """Return the id in a body as the SDK compares it, and a ``receive`` that gives the body again; None for no request."""
-    message = await receive()
-    given = False
-
-    async def replay() -> Message:
-        nonlocal given
-        if given:
-            return await receive()
-        given = True
-        return message
-
+    body = (await receive()).get("body", b"")  # the whole of it: ``Access`` has read it
+    again = with_body(body, receive)
     from pydantic_core import from_json  # the SDK has loaded it
 
     try:
-        body = from_json(message.get("body", b""))
-        is_request = isinstance(body, dict) and "method" in body and "id" in body
-        return (str(_id_type().validate_python(body["id"])) if is_request else None), replay
+        message = from_json(body)
+        is_request = isinstance(message, dict) and "method" in message and "id" in message
+        return (str(_id_type().validate_python(message["id"])) if is_request else None), again
     except ValueError:  # also of pydantic: the SDK refuses it
-        return None, replay
+        return None, again
 
 
 @cache

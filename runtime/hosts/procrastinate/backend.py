@@ -9,7 +9,6 @@ from importlib.util import find_spec
 from typing import Any
 
 from callgate.errors import RegistrationError, StoreError
-from callgate.providers.ids import is_id
 from callgate.providers.kinds import checks_kinds
 from callgate.providers.logs import LogEvent, emit
 from callgate.providers.stores.base import Transaction
@@ -204,13 +203,7 @@ class ProcrastinateJobs(EngineBase):
 
     async def _deliver(self, context: Any, id: object) -> None:
         """Run a job: the only task of the engine. Its row is deleted at the end, so a redelivery needs a new row."""
-        if not is_id(id):  # not of Callgate; None would run any job
-            emit(
-                LogEvent.PROVIDER_FAILED,
-                provider="procrastinate",
-                phase="deliver",
-                error=StoreError("a row has no id of a job"),
-            )
+        if not self.is_job(id):
             return
         try:
             state = await self.jobs.run_invocation(id)

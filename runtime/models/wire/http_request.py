@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Self
@@ -11,6 +10,8 @@ from typing import Self
 import orjson
 
 from callgate.providers.scrubbing import Scrubber
+from callgate.tools.outputs import not_finite
+from callgate.tools.values import pointer
 
 MAX_VALUES = 250_000
 """Maximum number of JSON values in a response, or in one event of a stream: they take about 30 MB."""
@@ -58,14 +59,8 @@ def _encoded(body: Mapping[str, object]) -> bytes:
             return json.dumps(body, allow_nan=False).encode()
         except TypeError as error:
             raise TypeError(f"a message or an option holds a value that JSON does not have: {error}") from None
-    if b"null" in data and (at := _no_number(body, "")) is not None:  # orjson writes null for NaN and infinity
-        raise ValueError(f"the number at {at} is NaN or infinite, which JSON does not have; give another, or None")
+    if b"null" in data and (path := not_finite(body)) is not None:  # orjson writes null for NaN and infinity
+        raise ValueError(
+            f"the number at {pointer(path)} is NaN or infinite, which JSON does not have; give another, or None"
+        )
     return data
-
-
-def _no_number(value: object, at: str) -> str | None:
-    """The JSON Pointer of the first NaN or infinite number in a value; None if there is none."""
-    if isinstance(value, float):
-        return None if math.isfinite(value) else at
-    parts = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list | tuple) else ()
-    return next((found for key, part in parts if (found := _no_number(part, f"{at}/{key}")) is not None), None)
