@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from callgate.providers.detectors import MASK
 from callgate.providers.spellings import escaped_spellings, plain_spellings
@@ -31,46 +30,39 @@ class ArgumentMask:
     ``***`` alone.
     """
 
+    __slots__ = ("_arguments", "_ascii", "_declared", "_escaped", "_plain", "_values")
+
     def __init__(self, arguments: Iterable[object], declared: Collection[str] = ()) -> None:
         self._arguments, self._declared = arguments, declared
+        self._values: list[str] | None = None
+        self._plain: str | None = None
+        self._escaped: str | None = None
 
     def __call__(self, text: str) -> str:
         """Return the masked text."""
         text = text[:MAX_TEXT]
         if not text:
             return text
-        known = self._known
-        if known is None:
+        if self._plain is None:  # the first text makes the spellings; most calls have none
+            values = _bounded(self._arguments, self._declared)
+            self._values = None if values is None else [value for value in values if len(value) >= SHORTEST]
+            self._ascii = all(map(str.isascii, self._values or ()))
+            self._plain = _joined(self._values or (), plain_spellings)
+        if self._values is None:
             return MASK
-        folded, spelled = _folded(text), known.plain
-        if not known.ascii or "%" in text or "+" in text or "\\" in text or _HEX.search(folded):
-            spelled = f"{spelled}\0{known.escaped}"
+        folded, spelled = _folded(text), self._plain
+        # A text shows an ASCII value otherwise than in plain form only if it has an escape or hexadecimal.
+        if not self._ascii or "%" in text or "+" in text or "\\" in text or _HEX.search(folded):
+            if self._escaped is None:
+                self._escaped = _joined(self._values, escaped_spellings)
+            spelled = f"{spelled}\0{self._escaped}"
         return _masked(text, folded, spelled) if len(text) > FEW or _may_show(folded, spelled) else text
 
-    @cached_property
-    def _known(self) -> _Spellings | None:
-        """The spellings of all values; None where these are too many. The first text makes them."""
-        values = _bounded(self._arguments, self._declared)
-        return None if values is None else _Spellings([value for value in values if len(value) >= SHORTEST])
 
-
-class _Spellings:
-    """The spellings of some values, joined by NUL: those that any text may have, and the *escaped* ones.
-
-    A text shows an ASCII value escaped, otherwise than in plain form, only if it has an escape or hexadecimal.
-    """
-
-    def __init__(self, values: list[str]) -> None:
-        self._values, self.ascii = values, all(map(str.isascii, values))
-        self.plain = self._joined(plain_spellings)
-
-    @cached_property
-    def escaped(self) -> str:
-        return self._joined(escaped_spellings)
-
-    def _joined(self, spell: Callable[[str], Iterable[str]]) -> str:
-        joined = "\0".join([one for value in self._values for one in spell(value)])
-        return joined.lower() if joined.isascii() else "\0".join(map(_folded, joined.split("\0")))
+def _joined(values: Iterable[str], spell: Callable[[str], Iterable[str]]) -> str:
+    """Return the spellings of some values, joined by NUL."""
+    joined = "\0".join([one for value in values for one in spell(value)])
+    return joined.lower() if joined.isascii() else "\0".join(map(_folded, joined.split("\0")))
 
 
 _HEX = re.compile(r"[0-9a-f][0-9a-f]{5}")  # so written, it is searched for twice as fast
@@ -123,40 +115,36 @@ def _visible(text: str, hidden: bytearray) -> Iterator[str]:
 
 
 def _bounded(arguments: Iterable[object], declared: Collection[str]) -> set[str] | None:
-    """Return the texts of all values; None when there are too many."""
+    """Return the texts of all values; None when there are too many, or one cannot be searched for."""
     found: set[str] = set()
     waiting, characters, seen = list(arguments), 0, 0
     while waiting:
         value = waiting.pop()
         seen += 1
-        texts = _texts_of(value, declared)
-        if texts is None:
-            return None
-        if isinstance(value, Mapping):
-            waiting.extend(value.values())
+        texts: Iterable[str] = ()
+        if isinstance(value, str):
+            texts = (value,)
+        elif value is None or isinstance(value, bool):
+            continue
+        elif isinstance(value, int | float):
+            if isinstance(value, int) and value.bit_length() > MAX_BITS:
+                return None
+            texts = (repr(value),)
         elif isinstance(value, list | tuple):
             waiting.extend(value)
+        elif isinstance(value, bytes | bytearray):
+            texts = (bytes(value[: MAX_CHARACTERS + 1]).decode("utf-8", "replace"),)
+        elif isinstance(value, Mapping):  # behind the others: to ask an abstract class costs more than all of them
+            waiting.extend(value.values())
+            texts = [key for key in value if isinstance(key, str) and key not in declared]
+        else:
+            return None
         for text in texts:
             characters += len(text)
             found.add(text)
         if characters > MAX_CHARACTERS or seen + len(waiting) > MAX_VALUES:
             return None
     return found
-
-
-def _texts_of(value: object, declared: Collection[str]) -> Sequence[str] | None:
-    """Return the texts of a value without those of its members; None if they cannot be searched for."""
-    if isinstance(value, str):
-        return (value,)
-    if value is None or isinstance(value, bool):
-        return ()
-    if isinstance(value, int | float):
-        return None if isinstance(value, int) and value.bit_length() > MAX_BITS else (repr(value),)
-    if isinstance(value, Mapping):
-        return [key for key in value if isinstance(key, str) and key not in declared]
-    if isinstance(value, bytes | bytearray):
-        return (bytes(value[: MAX_CHARACTERS + 1]).decode("utf-8", "replace"),)
-    return () if isinstance(value, list | tuple) else None
 
 
 def names_of_properties(schema: object) -> set[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from types import CodeType, FrameType, TracebackType
 
 from callgate.errors import Control, InvocationError
@@ -63,7 +63,7 @@ def places_of(error: BaseException) -> str:
     """Return the traceback of *error* with types, files, lines and functions alone: no text and no source code."""
     return "\n".join(
         "".join([*_frames(one.__traceback__, source=False), _name_of(one), relation])
-        for relation, one in reversed(list(_links(error)))
+        for relation, one in reversed(_links(error))
     )[:MAX_TRACEBACK]
 
 
@@ -76,7 +76,7 @@ def traceback_of(error: BaseException, shown: Shown, request_id: str = "") -> Re
         request_id: causes that were logged under this id are named without their frames.
     """
     parts: list[str] = []
-    for relation, one in reversed(list(_links(error))):
+    for relation, one in reversed(_links(error)):
         known = one is not error and bool(request_id) and logged_as(one) == request_id
         frames = ["(its traceback is in the log already)\n"] if known else _frames(one.__traceback__)
         parts.append("".join(frames) + redact_code(_last_line(one, shown)) + relation)
@@ -88,23 +88,25 @@ def traceback_of(error: BaseException, shown: Shown, request_id: str = "") -> Re
     return Rendered(text)
 
 
-def _links(error: BaseException) -> Iterator[tuple[str, BaseException]]:
-    """Yield an exception and all that led to it, each once and the last first, with its relation to the next one."""
+def _links(error: BaseException) -> list[tuple[str, BaseException]]:
+    """Return an exception and all that led to it, each once and the last first, with its relation to the next one."""
     waiting: deque[tuple[str, BaseException, int]] = deque([("", error, 0)])
     seen: set[int] = set()
+    found: list[tuple[str, BaseException]] = []
     while waiting and len(seen) < MAX_LINKS:
         relation, given, depth = waiting.popleft()
         if id(given) in seen:
             continue
         seen.add(id(given))
         one = as_readable(given)
-        yield relation, one
+        found.append((relation, one))
         if one.__cause__ is not None:
             waiting.append((_CAUSE, one.__cause__, depth))
         elif one.__context__ is not None and not one.__suppress_context__:
             waiting.append((_CONTEXT, one.__context__, depth))
         if isinstance(one, BaseExceptionGroup) and depth < MAX_GROUP_DEPTH:
             waiting.extend((_MEMBER, member, depth + 1) for member in one.exceptions[:MAX_LINKS])
+    return found
 
 
 _CAUSE = "\n\nThe above exception was the direct cause of the following exception:\n"
@@ -118,9 +120,9 @@ def _frames(trace: TracebackType | None, *, source: bool = True) -> list[str]:
     first: list[tuple[FrameType, int]] = []
     last: deque[tuple[FrameType, int]] = deque(maxlen=LAST_FRAMES)
     count = 0
-    for frame in traceback.walk_tb(trace):
-        (first if count < FIRST_FRAMES else last).append(frame)
-        count += 1
+    while trace is not None:
+        (first if count < FIRST_FRAMES else last).append((trace.tb_frame, trace.tb_lineno))
+        count, trace = count + 1, trace.tb_next
     lines = ["Traceback (most recent call last):\n", *_lines(first, source=source)]
     if (hidden := count - len(first) - len(last)) > 0:
         lines.append(f"  … {hidden} frames …\n")
@@ -131,11 +133,13 @@ _LINES: dict[tuple[int, int, bool], tuple[CodeType, str]] = {}
 """The lines of frames that were shown before: a tool that fails, fails again at the same place."""
 
 
-def _lines(frames: Iterable[tuple[FrameType, int]], *, source: bool) -> Iterator[str]:
+def _lines(frames: Iterable[tuple[FrameType, int]], *, source: bool) -> list[str]:
+    lines: list[str] = []
     for frame, number in frames:
         key = id(frame.f_code), number, source  # the entry keeps the code, so that no other one gets its id
         known = _LINES.get(key) or remember(_LINES, key, (frame.f_code, _line(frame, number, source=source)))
-        yield known[1]
+        lines.append(known[1])
+    return lines
 
 
 def _line(frame: FrameType, number: int, *, source: bool) -> str:

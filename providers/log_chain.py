@@ -137,13 +137,24 @@ class StderrLog:
     debug = info = warning = error = critical = _report
 
 
+class _Fields:
+    """The fields of an event as the text of a log record, made when a handler writes it."""
+
+    __slots__ = ("_fields",)
+
+    def __init__(self, fields: Mapping[str, object]) -> None:
+        self._fields = fields
+
+    def __str__(self) -> str:
+        return " ".join([f"{name}={value!r}" for name, value in self._fields.items()])
+
+
 def _recording(level: int, method: str) -> Callable[..., None]:
     def record(self: StdlibLog, event: str, **fields: object) -> None:
-        text = " ".join([f"{name}={value!r}" for name, value in fields.items()])
         now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
         data = {**fields, "event": event, "level": method, "timestamp": now}
         logger, extra = self.logger, {"callgate": data}  # ``log`` would look for the caller, which is this module
-        logger.handle(logger.makeRecord(logger.name, level, __file__, 0, "%s %s", (event, text), None, None, extra))
+        logger.handle(logger.makeRecord(logger.name, level, __file__, 0, "%s %s", (event, _Fields(fields)), None, None, extra))
 
     return record
 

@@ -108,6 +108,7 @@ class Redactor:
     def event(self, _logger: object, _method: str, event: Mapping[str, object]) -> dict[str, object]:
         """Redact a whole event; a processor of structlog."""
         shown: dict[str, object] = {}
+        clean = _CLEAN if CURRENT_SCRUBBER.get() is None else ()  # a text may hold a secret of this call alone
         for name, value in event.items():
             if not isinstance(value, str):
                 shown[str(name)] = self._entry(name, value, MAX_LOG_DEPTH)
@@ -115,8 +116,10 @@ class Redactor:
                 shown[str(name)] = redact_text(value, long=False)
             elif self.is_secret(name):
                 shown[str(name)] = MASK
+            elif value.__class__ is Rendered:
+                shown[str(name)] = str.__str__(value)
             else:
-                shown[str(name)] = str.__str__(value) if value.__class__ is Rendered else redact_text(value)
+                shown[str(name)] = value if value.__class__ is str and value in clean else redact_text(value)
         return shown
 
     def is_secret(self, key: str) -> bool:

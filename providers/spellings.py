@@ -112,10 +112,11 @@ def _escapes_in_lower_case(text: str) -> str:
 
 
 def _of_base64(data: bytes) -> list[str]:
-    found = [b2a_base64(data, newline=False).rstrip(b"=").decode()]
-    for offset in range(3):  # behind so many other bytes, only some of the characters depend on *data* alone
+    whole = b2a_base64(data, newline=False).decode()
+    found = [whole.rstrip("="), whole[: 8 * len(data) // 6]]
+    for offset in (1, 2):  # behind so many other bytes, only some of the characters depend on *data* alone
         shown = b2a_base64(bytes(offset) + data, newline=False).decode()
-        found.append(shown[-(-8 * offset // 6) : 8 * (offset + len(data)) // 6])
+        found.append(shown[offset + 1 : 8 * (offset + len(data)) // 6])
     return found + [one.replace("+", "-").replace("/", "_") for one in found if "+" in one or "/" in one]  # in a URL
 
 
