@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.selection import Registration
-from callgate.hooks.stages import RELEASE_OF
+from callgate.hooks.stages import RELEASE_OF, Stage
 from callgate.hooks.state.facts import Dependencies
 from callgate.hooks.state.host import CallPlan, Checks, Host, Steps
 from callgate.hooks.state.step import PlanStep, StepCall
@@ -20,6 +20,7 @@ class PlanParts:
 
     record: ToolRecord
     registrations: tuple[Registration, ...]
+    by_stage: Mapping[Stage, Sequence[Registration]]
     host: Host[InvokeContext]
     builtins: Checks[InvokeContext]
     supplies: Mapping[object, Dependencies[InvokeContext]]

@@ -233,8 +233,8 @@ def may_hide(one: Registration, definition: ToolDefinition) -> bool:
 
 def may_ask(one: Registration, definition: ToolDefinition) -> bool:
     """Return True if the hook may require approval of calls of a tool."""
-    asks = hasattr(one.hook, "approval_for") and not (one.is_class or one.is_shadow)
-    return asks and why_not(one, definition) is None
+    asks = hasattr(one.hook, "approval_for")
+    return asks and not one.is_class and not one.is_shadow and why_not(one, definition) is None
 
 
 def priority_of(hook: object) -> float:
@@ -268,13 +268,14 @@ def sort_for_stage(stage: Stage | str, hooks: Iterable[H]) -> list[H]:
     return forward[::-1] if STAGES[as_stage(stage)].mirrored else forward
 
 
-def select_for_stage(
-    stage: Stage | str, definition: ToolDefinition, registrations: Iterable[Registration]
-) -> list[Registration]:
-    """Return the registrations that take part in one stage of a tool's plan, in running order; each hook has one."""
-    stage = as_stage(stage)
-    chosen = (one for one in registrations if stage in one.all_stages() and why_not(one, definition) is None)
-    return sort_for_stage(stage, merge_registrations(chosen))
+def select_by_stage(definition: ToolDefinition, hooks: Iterable[Registration]) -> dict[Stage, list[Registration]]:
+    """Return the registrations in each stage of a tool's plan, in running order; each hook has one in a stage."""
+    chosen: dict[Stage, list[Registration]] = {stage: [] for stage in Stage}
+    for one in hooks:
+        if why_not(one, definition) is None:
+            for stage in one.all_stages():
+                chosen[stage].append(one)
+    return {stage: sort_for_stage(stage, merge_registrations(one)) if one else [] for stage, one in chosen.items()}
 
 
 def merge_registrations(registrations: Iterable[Registration]) -> list[Registration]:
@@ -306,7 +307,7 @@ def collect_hooks_for_stage(
     """
     record = as_tool(tool)
     found = gather_registrations(record.definition, record, (), global_hooks_by_stage)
-    chosen = select_for_stage(stage, record.definition, found)
+    chosen = select_by_stage(record.definition, found)[as_stage(stage)]
     return [resolve(one.hook) if one.is_class else one.hook for one in chosen]
 
 

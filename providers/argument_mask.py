@@ -124,16 +124,10 @@ def _bounded(arguments: Iterable[object], declared: Collection[str]) -> set[str]
         texts: Iterable[str] = ()
         if isinstance(value, str):
             texts = (value,)
-        elif value is None or isinstance(value, bool):
-            continue
-        elif isinstance(value, int | float):
-            if isinstance(value, int) and value.bit_length() > MAX_BITS:
-                return None
-            texts = (repr(value),)
+        elif value is None or isinstance(value, int | float | bytes | bytearray):
+            texts = (_text_of(value),)
         elif isinstance(value, list | tuple):
             waiting.extend(value)
-        elif isinstance(value, bytes | bytearray):
-            texts = (bytes(value[: MAX_CHARACTERS + 1]).decode("utf-8", "replace"),)
         elif isinstance(value, Mapping):  # behind the others: to ask an abstract class costs more than all of them
             waiting.extend(value.values())
             texts = [key for key in value if isinstance(key, str) and key not in declared]
@@ -145,6 +139,15 @@ def _bounded(arguments: Iterable[object], declared: Collection[str]) -> set[str]
         if characters > MAX_CHARACTERS or seen + len(waiting) > MAX_VALUES:
             return None
     return found
+
+
+def _text_of(value: float | bytes | bytearray | None) -> str:
+    """Return the text of a value, longer than ``MAX_CHARACTERS`` for a number with too many digits to write them."""
+    if value is None or isinstance(value, bool):
+        return ""
+    if isinstance(value, bytes | bytearray):
+        return bytes(value[: MAX_CHARACTERS + 1]).decode("utf-8", "replace")
+    return "9" * (MAX_CHARACTERS + 1) if isinstance(value, int) and value.bit_length() > MAX_BITS else repr(value)
 
 
 def names_of_properties(schema: object) -> set[str]:

@@ -154,7 +154,9 @@ def _recording(level: int, method: str) -> Callable[..., None]:
         now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
         data = {**fields, "event": event, "level": method, "timestamp": now}
         logger, extra = self.logger, {"callgate": data}  # ``log`` would look for the caller, which is this module
-        logger.handle(logger.makeRecord(logger.name, level, __file__, 0, "%s %s", (event, _Fields(fields)), None, None, extra))
+        logger.handle(
+            logger.makeRecord(logger.name, level, __file__, 0, "%s %s", (event, _Fields(fields)), None, None, extra)
+        )
 
     return record
 

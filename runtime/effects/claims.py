@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.effects import EffectRecorder
-from callgate.hooks.selection import Registration, select_for_stage
-from callgate.hooks.stages import Stage
+from callgate.hooks.selection import Registration
 from callgate.providers.stores.base import Store
-from callgate.tools.record import ToolRecord
 
 
 def waits_for_itself(ctx: InvokeContext, tenant: str, key: str) -> bool:
@@ -23,17 +21,15 @@ def waits_for_itself(ctx: InvokeContext, tenant: str, key: str) -> bool:
     return False
 
 
-def recorders_of(
-    record: ToolRecord, hooks: Sequence[Registration], store: Store
-) -> tuple[EffectRecorder[InvokeContext], ...]:
-    """Return the hooks that write their rows in the ledger's transaction, in the order of ``will_audit``.
+def recorders_of(auditing: Iterable[Registration], store: Store) -> tuple[EffectRecorder[InvokeContext], ...]:
+    """Return the hooks that write their rows in the ledger's transaction, of those *auditing*, in the order of ``will_audit``.
 
     Each hook locks its chain of rows during the transaction. To avoid deadlocks, all calls lock in the same order and
     lock each chain once.
     """
     return tuple(
         one.hook
-        for one in select_for_stage(Stage.WILL_AUDIT, record.definition, hooks)
+        for one in auditing
         if hasattr(one.hook, "joins_ledger")
         and (one.filter, one.tenants, one.is_class, one.option("mode", "enforce")) == (None, None, False, "enforce")
         and one.hook.joins_ledger(store)

@@ -90,7 +90,7 @@ class EffectSteps:
         self.identifier = Identifier(record, ledger.namespace)
         self.shared, self.declared = shared_by_tenants(record), bool(record.definition.key)
         self.placed = not self.declared and record.dedupe is None  # in a nested call, its place identifies the effect
-        self.together = recorders_of(record, parts.registrations, ledger.store)
+        self.together = recorders_of(parts.by_stage[Stage.WILL_AUDIT], ledger.store)
         self.waits = ledger.memory is None or bool(self.together)
         self.step = plan_step(Stage.AROUND_EXECUTE, "intent", release=self._release(trace=parts.trace))
         self.reconcilers = reconcilers_of(parts.registrations, record.definition)

@@ -10,7 +10,7 @@ from typing import TypeAlias
 from callgate.errors import ControlRespond, StageError
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.plan import PlanParts
-from callgate.hooks.selection import Registration, select_for_stage
+from callgate.hooks.selection import Registration
 from callgate.hooks.stages import Stage
 from callgate.hooks.state.host import Steps
 from callgate.hooks.state.step import ASYNC, PlanStep, StepCall
@@ -26,8 +26,7 @@ Replaced: TypeAlias = Callable[[InvokeContext, "_NextCall", object], object]
 
 def wrap_attempt(attempt: Inner, parts: PlanParts, around: Steps, *, in_units: bool) -> Inner:
     """Wrap *attempt* in the middleware of a plan, and in its unit of work; the result is the output."""
-    chosen = select_for_stage(Stage.AROUND_EXECUTE, parts.record.definition, parts.registrations)
-    wrappers = list(zip(around, chosen, strict=True))
+    wrappers = list(zip(around, parts.by_stage[Stage.AROUND_EXECUTE], strict=True))
     if not in_units:
         return nested(wrappers, attempt, _output_replaced)
     from callgate.runtime.pipeline.units import in_unit  # only gates with such a provider need it

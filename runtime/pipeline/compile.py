@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.plan import Plan, PlanParts
-from callgate.hooks.selection import Registration, may_ask, merge_registrations, select_for_stage
+from callgate.hooks.selection import Registration, may_ask, merge_registrations, select_by_stage
 from callgate.hooks.stages import RECORDS, RELEASE_OF, STAGES, Section, Stage, stages_in
 from callgate.hooks.state.host import Checks, EffectOfTool, Execute, Steps
 from callgate.hooks.state.step import ASYNC, SYNC, PlanStep, StepCall, plan_step
@@ -56,6 +56,7 @@ def compile_plan(
     parts = PlanParts(
         record=record,
         registrations=tuple(hooks),
+        by_stage=select_by_stage(record.definition, hooks),
         host=services,
         builtins=builtins,
         supplies=supplies_of(services, record, hooks),
@@ -171,14 +172,13 @@ def repaired_plan(plan: Plan) -> Plan:
 
 def _steps_of_hooks(parts: PlanParts) -> dict[Stage, Steps]:
     """Return the steps of every stage, without releases that have an acquire: the lease ledger runs those."""
-    listed = {stage for one in parts.registrations for stage in one.all_stages()}
     return {
         stage: tuple(
             guarded_step(one, stage, trace=parts.trace, hard=parts.host.hard_deadline)
-            for one in select_for_stage(stage, parts.record.definition, parts.registrations if stage in listed else ())
+            for one in chosen
             if STAGES[stage].gives_back not in one.all_stages()
         )
-        for stage in Stage
+        for stage, chosen in parts.by_stage.items()
     }
 
 
@@ -268,8 +268,8 @@ def _approvals(
 def _hit_or_miss(parts: PlanParts, stages: _Stages) -> Callable[[InvokeContext], Awaitable[None] | None]:
     """Make the step that runs ``did_cache_hit`` or ``did_cache_miss``, or neither if no cache hook took part."""
     hit, miss = stages[Stage.DID_CACHE_HIT], stages[Stage.DID_CACHE_MISS]
-    looks = select_for_stage(Stage.WILL_READ_CACHE, parts.record.definition, parts.registrations)
-    always = any(one.filter is None and one.tenants is None and not one.is_shadow for one in looks)
+    reads = parts.by_stage[Stage.WILL_READ_CACHE]
+    always = any(one.filter is None and one.tenants is None and not one.is_shadow for one in reads)
 
     def answer_cache(ctx: InvokeContext) -> Awaitable[None] | None:
         if ctx.run.cache_hit is None and always:
@@ -314,9 +314,8 @@ def _inside(parts: PlanParts, stages: _Stages, sections: _Sections) -> _Inside:
     in_units = parts.host.registry.recipes.has_units and (direct is None or not bare or inner_hooks)
     inlined = bare and not in_units and runs_in_place(record, hard=parts.hard)
     fast_path = direct if bare and not in_units else None
-    body: Execute[InvokeContext] = make_body(parts)
-    if parts.trace:
-        body = traced(parts.running, body)
+    own = make_body(parts)
+    body: Execute[InvokeContext] = traced(parts.running, own) if parts.trace else own
     execute: Execute[InvokeContext] = attempt
     if around or in_units:
         execute = wrap_attempt(attempt, parts, around, in_units=in_units)

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from callgate.errors import Control, ControlRespond, InvocationError, UnknownTool
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.plan import Plan
-from callgate.hooks.selection import Registration, gather_registrations, register, select_for_stage
+from callgate.hooks.selection import Registration, gather_registrations, register, select_by_stage
 from callgate.hooks.stages import STAGES, Section, Stage
 from callgate.hooks.state.facts import FROZEN, Suspension
 from callgate.hooks.state.host import Execute
@@ -221,7 +221,7 @@ def _stop_inside(plan: Plan) -> Execute[InvokeContext]:
         await walk(ctx, plan.will_execute)
         raise ControlRespond(_REACHED)  # compared by identity
 
-    chosen = select_for_stage(Stage.AROUND_EXECUTE, plan.definition, plan.registrations)
+    chosen = select_by_stage(plan.definition, plan.registrations)[Stage.AROUND_EXECUTE]
     return nested(zip(plan.around, chosen, strict=True), stop)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from callgate import Gate, Hook, InvokeContext, Stage, ToolCall
 from callgate.errors import HookError
-from callgate.hooks.selection import Registration, register, select_for_stage, sort_for_stage
+from callgate.hooks.selection import Registration, register, select_by_stage, sort_for_stage
 from callgate.hooks.stages import STAGES
 from tests.hooks.making import DEFINITION, USER, Act, acting, call, record, refusing
 
@@ -115,7 +115,7 @@ def test_the_sorting_helper_is_stable_and_mirrored(priorities: list[float], stag
     expected = [made[index] for index in model(stage, hooks)]
     assert sort_for_stage(stage, made) == expected
     assert sort_for_stage(stage.value, made) == expected
-    assert select_for_stage(stage, DEFINITION, made) == expected
+    assert select_by_stage(DEFINITION, made)[stage] == expected
     assert sort_for_stage(stage, [one.hook for one in made]) == [one.hook for one in expected]
     mirror = next(one for one in Stage if STAGES[one].mirrored is not STAGES[stage].mirrored)
     assert sort_for_stage(mirror, made) == expected[::-1]
