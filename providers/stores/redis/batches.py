@@ -26,15 +26,19 @@ ANSWER_LIMIT = 5.0
 
 
 class _Entry:
-    """A command, the text of its script, the future of its response, and the batch that sends it."""
+    """A command, the text of its script, the future of its response, and the batch that sends it.
 
-    __slots__ = ("batch", "command", "done", "text", "withdraw")
+    ``refused``: a server that cannot serve it has refused it once.
+    """
+
+    __slots__ = ("batch", "command", "done", "refused", "text", "withdraw")
 
     def __init__(
         self, command: Sequence[object], text: str | None, done: asyncio.Future[object], *, withdraw: bool
     ) -> None:
         self.command, self.text, self.done, self.withdraw = command, text, done, withdraw
         self.batch: _Batch | None = None
+        self.refused = False
 
     def settle(self, response: object) -> None:
         if not self.done.done():
@@ -108,9 +112,18 @@ class RedisBatches:
     async def _send_alone(self, command: Sequence[object]) -> object:
         """Send a command without a task, which takes more turns of the event loop."""
         self._alone = False  # other commands of this time share a batch
+        from redis.exceptions import ResponseError
+
+        client = self._opened()
         try:
             async with asyncio.timeout(ANSWER_LIMIT):
-                return await self._opened().execute_command(*command)
+                try:
+                    return await client.execute_command(*command)
+                except ResponseError as error:
+                    if not _is_refusal(error):
+                        raise
+                    await client.connection_pool.disconnect(inuse_connections=False)
+                    return await client.execute_command(*command)
         finally:
             self._alone = not self._tasks
 
@@ -168,10 +181,13 @@ class RedisBatches:
 
 
 async def _exchange_on(connection: Any, client: Any, entries: Sequence[_Entry]) -> list[_Entry]:
-    """Send commands, and settle them. Return those whose script is to be sent: their caller may have left."""
+    """Send commands, and settle them. Return those to send again: their caller may have left.
+
+    These are commands whose script is to be sent, and those that the server has refused. Then the connection is dropped.
+    """
     from redis.exceptions import NoScriptError, ResponseError
 
-    packed, sent, unloaded = list[bytes](), list[_Entry](), list[_Entry]()
+    packed, sent, again, drops = list[bytes](), list[_Entry](), list[_Entry](), False
     for entry in entries:
         try:
             packed += connection.pack_command(*entry.command)
@@ -185,36 +201,68 @@ async def _exchange_on(connection: Any, client: Any, entries: Sequence[_Entry]) 
         try:
             entry.settle(await client.parse_response(connection, entry.command[0]))
         except ResponseError as error:
-            if entry.text is None or not isinstance(error, NoScriptError):
+            if entry.text is not None and isinstance(error, NoScriptError):
+                entry.command, entry.text = ("EVAL", entry.text, *entry.command[2:]), None
+            elif not entry.refused and _is_refusal(error):
+                entry.refused = drops = True
+            else:
                 entry.fail(error)
                 continue
-            entry.command, entry.text = ("EVAL", entry.text, *entry.command[2:]), None
-            unloaded.append(entry)
-    return unloaded
+            again.append(entry)
+    if drops:
+        await connection.disconnect()  # sending connects it again
+    return again
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Return True if a server that became a replica has refused a command, so that it did nothing.
+
+    After a failover the address leads to another server, but a connection stays with the old one.
+    """
+    from redis.exceptions import MasterDownError, ReadOnlyError
+
+    return isinstance(error, ReadOnlyError | MasterDownError) or "-READONLY " in str(error)  # Redis 6: from a script
 
 
 @contextmanager
 def redis_errors() -> Generator[None, None, None]:
     """Raise errors of the client as errors of the store. Only errors whose text has no value are quoted."""
-    shown_errors, other_errors = _error_types()
+    shown_errors, moved, other_errors = _error_types()
     try:
         yield
     except shown_errors as error:
         raise StoreError(f"redis: {error}") from error
     except TimeoutError as error:
         raise StoreError(f"redis: no answer in {ANSWER_LIMIT:.0f} seconds") from error
+    except moved as error:
+        raise StoreError(f"redis: {type(error).__name__}: {_CLUSTER}") from error
     except other_errors as error:
-        raise StoreError(f"redis: {type(error).__name__}") from error
+        text = str(error)
+        shown = text if text.partition(" ")[0] in _STATES else type(error).__name__
+        raise StoreError(f"redis: {shown}") from error
+
+
+_STATES = frozenset({"BUSY", "MISCONF", "NOREPLICAS", "UNKILLABLE"})
+"""Codes of errors about the state of the server, for which the client has no class."""
+_CLUSTER = "the server is a node of a cluster; write RedisStore(url, client=...) with a RedisCluster of redis.asyncio"
 
 
 @cache
-def _error_types() -> tuple[tuple[type[Exception], ...], tuple[type[Exception], ...]]:
+def _error_types() -> tuple[tuple[type[Exception], ...], tuple[type[Exception], ...], tuple[type[Exception], ...]]:
+    """Return the errors that are quoted, those of a cluster, and all others. Those of a cluster client have no base."""
     from redis import exceptions
 
     return (
-        exceptions.ConnectionError,
-        exceptions.TimeoutError,
-        exceptions.NoPermissionError,
-        exceptions.ReadOnlyError,
-        exceptions.OutOfMemoryError,
-    ), (exceptions.RedisError, OSError)
+        (
+            exceptions.ConnectionError,
+            exceptions.TimeoutError,
+            exceptions.NoPermissionError,
+            exceptions.ReadOnlyError,
+            exceptions.OutOfMemoryError,
+            exceptions.ClusterDownError,
+            exceptions.TryAgainError,
+            exceptions.RedisClusterException,
+        ),
+        (exceptions.AskError,),
+        (exceptions.RedisError, OSError),
+    )

@@ -51,6 +51,11 @@ def moved(file: Path) -> None:
     file.rename(file.with_name("old.db"))
 
 
+def tidied(*ends: str) -> Callable[[Path], None]:
+    """An operator takes the files beside it for left-overs. A process that opens the store then made the effects again."""
+    return lambda file: [file.with_name(f"{file.name}{end}").unlink() for end in ends] and None
+
+
 def replaced(file: Path) -> None:
     shutil.copy(file, file.with_name("backup.db"))
     file.with_name("backup.db").replace(file)
@@ -61,7 +66,15 @@ def folder_moved(file: Path) -> None:
     file.parent.mkdir()
 
 
-WAYS: list[Callable[[Path], None]] = [removed, moved, replaced, folder_moved]
+WAYS: list[Callable[[Path], None]] = [
+    removed,
+    moved,
+    replaced,
+    folder_moved,
+    tidied("-wal", "-shm"),
+    tidied("-wal"),
+    tidied("-shm"),
+]
 
 
 @pytest.mark.parametrize("way", WAYS)

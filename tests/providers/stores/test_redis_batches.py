@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import redis
@@ -179,3 +181,95 @@ async def test_a_batch_that_every_caller_has_left_keeps_no_connection() -> None:
         finally:
             way.let_through()
             await store.close()
+
+
+# ---------------------------------------------------------------------- a server that cannot serve
+
+
+@asynccontextmanager
+async def refusing(error: str) -> AsyncGenerator[str]:
+    """The address of a server that greets its clients, and refuses each command of a store with this error."""
+
+    serving: set[asyncio.Task[None] | None] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        serving.add(asyncio.current_task())
+        while line := await reader.readline():  # of a command: *N, and for each part $length and the part
+            parts = [(await reader.readline(), (await reader.readline()).strip())[1] for _ in range(int(line[1:]))]
+            greets = parts[0] in {b"PING", b"CLIENT", b"SELECT"}
+            writer.write(b"+OK\r\n" if greets else f"-{error}\r\n".encode())
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/0"
+    finally:
+        server.close()
+        await asyncio.gather(*filter(None, serving))  # the clients have left
+
+
+REFUSALS = [
+    "READONLY You can't write against a read only replica.",
+    "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+    "ERR Error running script (call to f_1): @user_script:1: -READONLY You can't write against a read only replica.",
+]
+
+
+async def taken_after_a_failover(error: str, callers: int) -> list[Any]:
+    """Take units in two rounds, after the address has led to another server."""
+    server = urlsplit(REDIS)
+    with keyspace() as prefix:
+        async with refusing(error) as old:
+            with way_to(old) as (way, through):
+                store = RedisStore(through, prefix=prefix)
+                await store.open()
+
+                async def take() -> list[Any]:
+                    takes = [store.quotas.take("t", "one", Limit(1_000, 3600.0)) for _ in range(callers)]
+                    return await asyncio.gather(*takes, return_exceptions=True)
+
+                try:
+                    assert all("redis: " in str(one) for one in await take())  # both lead to the old server
+                    way._server = (server.hostname or "127.0.0.1", server.port or 6379)
+                    taken = [*await take(), *await take()]
+                finally:
+                    await store.close()
+    return [getattr(one, "remaining", one) for one in taken]
+
+
+@pytest.mark.parametrize("error", REFUSALS)
+@pytest.mark.parametrize("callers", [1, 3 * BATCH])
+async def test_the_first_commands_after_a_failover_reach_the_new_server_once(error: str, callers: int) -> None:
+    """Connections stayed with the old server, which refused all writes until the process ended."""
+    assert sorted(await taken_after_a_failover(error, callers)) == [*range(1_000 - 2 * callers, 1_000)]
+
+
+async def test_control_a_connection_that_is_kept_stays_with_the_old_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redis_batches, "_is_refusal", lambda error: False)
+    assert all(isinstance(one, StoreError) for one in await taken_after_a_failover(REFUSALS[0], 1))
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        ("BUSY Redis is busy running a script.", "BUSY Redis is busy running a script."),
+        ("NOREPLICAS Not enough good replicas to write.", "NOREPLICAS Not enough good replicas to write."),
+        ("MISCONF Errors writing to the AOF file", "MISCONF Errors writing to the AOF file"),
+        ("READONLY You can't write.", "You can't write."),
+        ("MASTERDOWN Link with MASTER is down.", "Link with MASTER is down."),
+        ("CLUSTERDOWN Hash slot not served", "Hash slot not served"),
+        ("MOVED 12182 10.0.0.7:6379", "write RedisStore(url, client=...) with a RedisCluster"),
+        ("ERR card-4111 is no integer", "ResponseError"),
+        ("WRONGTYPE card-4111", "ResponseError"),
+    ],
+)
+async def test_an_error_names_the_state_of_the_server_and_no_value(error: str, says: str) -> None:
+    async with refusing(error) as address:
+        store = RedisStore(address)
+        await store.open()
+        takes = [store.quotas.take("t", "one", Limit(5, 60.0)) for _ in range(3)]
+        for one in await asyncio.gather(*takes, return_exceptions=True):
+            assert isinstance(one, StoreError)
+            assert says in str(one)
+            assert "4111" not in str(one)
+        await store.close()

@@ -224,7 +224,9 @@ def test_a_write_runs_again_only_if_nothing_can_have_been_written(
     assert wrote_nothing(code, sent=sent, alone=alone) is nothing
 
 
-@pytest.mark.parametrize("code", ["25006", "57P01", "57P02", "57P03", "57P05", "08000", "08003", "08006", "08P01"])
+@pytest.mark.parametrize(
+    "code", ["25006", "25P03", "25P04", "57P01", "57P02", "57P03", "57P04", "57P05", "08000", "08003", "08006", "08P01"]
+)
 def test_sessions_that_are_lost_have_these_codes(code: str) -> None:
     assert is_session_lost(StoreError("x", sqlstate=code))
     assert not any(is_session_lost(StoreError("x", sqlstate=each)) for each in ("23505", "40001", "55P03", None))

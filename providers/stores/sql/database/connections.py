@@ -40,6 +40,7 @@ _ADVICE = {
     '" does not exist': "; check the address",
     "file is not a database": "; give the address of a store",
     "disk image is malformed": "; the file is damaged: restore it from a backup",
+    "disk I/O error": "; check the disk; if the file with -wal was removed, close all processes that have the store open",
     "readonly database": "; give a file that this user may write, as each store is written to when it opens",
     "permission denied for": "; grant this role what the application's role has",
     "in statement pooling mode": "; the store needs transactions: set pool_mode = transaction in the pooler",

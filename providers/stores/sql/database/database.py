@@ -6,7 +6,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Generator, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -100,6 +100,7 @@ class Database:
         try:
             self._connect()
             await self._migrate(upgrade)
+            self.engines.file.hold()
             await self.synchronise()
             await self.sweep()
         except BaseException:
@@ -265,10 +266,8 @@ class Database:
         self._writes += 1
         if self._writes >= 5_000:
             self._writes = 0
-            try:
+            with suppress(StoreError):  # the counted write has succeeded; a failed sweep must not fail it
                 await self.sweep()
-            except StoreError:  # the counted write has succeeded; a failed sweep must not fail it
-                pass
 
     async def begin_turn(self) -> Callable[[], None]:
         """Wait until no other task of this process writes to SQLite. Return the function that ends the turn.

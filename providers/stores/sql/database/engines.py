@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -59,8 +60,8 @@ _UPKEEP_SIZE = 2
 
 
 MOVED = (
-    "the file was removed or replaced while the store had it open, and nothing is written to either; put it back, or close "
-    "the store and open it again"
+    "the file, or the file beside it with -wal or -shm, was removed or replaced while the store had it open, and nothing is "
+    "written to either; put it back, or close the store and open it again"
 )
 
 
@@ -72,22 +73,34 @@ class OpenedFile:
     """
 
     def __init__(self, path: Path | None) -> None:
-        self._path = path and path.absolute()  # the process may change its folder
-        self._opened = _identity(self._path)
+        path = path and path.absolute()  # the process may change its folder
+        self._paths = [] if path is None else [str(path)]
+        self._opened = [_identity(each) for each in self._paths]
+
+    def hold(self) -> None:
+        """Watch the files beside it, too. A connection has read them, so SQLite keeps them until the last one closes.
+
+        A process that does not find them makes new ones: it finds none of the latest records.
+        """
+        for beside in [f"{path}{end}" for path in self._paths[:1] for end in ("-wal", "-shm")]:
+            if (found := _identity(beside)) is not None:  # none where the file system allows no WAL
+                self._paths.append(beside)
+                self._opened.append(found)
 
     def is_there(self) -> bool:
-        """Return True if the path still leads to the file that was opened."""
-        found = _identity(self._path)
-        self._opened = self._opened or found
+        """Return True if the paths still lead to the files that were opened."""
+        found = [_identity(each) for each in self._paths]
+        if self._opened[:1] == [None]:
+            self._opened[0] = found[0]
         return found == self._opened
 
 
-def _identity(path: Path | None) -> tuple[int, int] | None:
+def _identity(path: str) -> tuple[int, int] | None:
     try:
-        found = None if path is None else path.stat()
+        found = os.stat(path)  # noqa: PTH116  (each statement asks; a Path costs as much again)
     except OSError:
         return None
-    return found and (found.st_dev, found.st_ino)
+    return found.st_dev, found.st_ino
 
 
 class Waits:

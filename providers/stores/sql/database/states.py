@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 READ_ONLY = "25006"
 _ENDED_BY_OTHERS = frozenset({"40001", "40P01"})
 """Serialization failures and deadlocks: the same transaction may succeed when it runs again."""
-_LOST_SESSIONS = frozenset({READ_ONLY, "25P03", "57P01", "57P02", "57P03", "57P05"})
+_LOST_SESSIONS = frozenset({READ_ONLY, "25P03", "25P04", "57P01", "57P02", "57P03", "57P04", "57P05"})
 """A session that was opened in a read-only phase stays read-only; the server has ended, or does not accept, the others."""
 _CONNECTION = "08"
 """The class of errors of the connection."""
