@@ -13,9 +13,11 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from callgate.errors import StoreError
 from callgate.providers.stores.group_commit import CLOSE_LIMIT
+from callgate.providers.stores.server_answers import SILENCE
 
 BATCH = 8
 """Commands in one batch, while connections are free: Redis runs one batch while this process reads another."""
@@ -68,6 +70,10 @@ class _Batch:
 class RedisBatches:
     """The queue of commands, and a task for each batch.
 
+    A failure shows that the server or the way to it has changed. Each connection is closed before its next use if it was
+    used before the last failure: all of them may be dead, and each would let its callers wait. ``_used`` has the number of
+    failures at its last use.
+
     Args:
         opened: returns the client of ``redis.asyncio``, or raises ``StoreError`` if the store is not open.
         connections: the maximum number of batches at a time: the size of the pool.
@@ -79,6 +85,8 @@ class RedisBatches:
         self._waiting: deque[_Entry] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._alone = True
+        self._failures = 0
+        self._used = WeakKeyDictionary[Any, int]()
 
     async def send(self, command: Sequence[object], *, text: str | None = None, withdraw: bool = False) -> object:
         """Send a command once, and return its response. A command that waits for its batch survives its caller.
@@ -97,7 +105,7 @@ class RedisBatches:
         if self._loop is not loop:  # the event loop of earlier tasks has ended
             self._loop, self._waiting, self._tasks = loop, deque(), set()
         if self._alone and not self._waiting:
-            return await self._send_alone(command)
+            return await self._send_alone(command, text, loop)
         entry = _Entry(command, text, loop.create_future(), withdraw=withdraw)
         self._waiting.append(entry)
         if len(self._waiting) == 1:
@@ -109,23 +117,16 @@ class RedisBatches:
                 entry.batch.left()
             raise
 
-    async def _send_alone(self, command: Sequence[object]) -> object:
+    async def _send_alone(self, command: Sequence[object], text: str | None, loop: asyncio.AbstractEventLoop) -> object:
         """Send a command without a task, which takes more turns of the event loop."""
         self._alone = False  # other commands of this time share a batch
-        from redis.exceptions import ResponseError
-
-        client = self._opened()
+        entry = _Entry(command, text, loop.create_future(), withdraw=False)
         try:
             async with asyncio.timeout(ANSWER_LIMIT):
-                try:
-                    return await client.execute_command(*command)
-                except ResponseError as error:
-                    if not _is_refusal(error):
-                        raise
-                    await client.connection_pool.disconnect(inuse_connections=False)
-                    return await client.execute_command(*command)
+                await self._exchange([entry])
         finally:
             self._alone = not self._tasks
+        return entry.done.result()
 
     async def close(self) -> None:
         """Wait until all commands have their response, for a limited time."""
@@ -157,7 +158,7 @@ class RedisBatches:
         try:
             with redis_errors():
                 async with asyncio.timeout(ANSWER_LIMIT):
-                    await self._exchange(batch)
+                    await self._exchange(batch.entries, batch)
         except BaseException as error:
             for entry in batch.entries:
                 # One exception for each caller: a shared one would collect the tracebacks of all.
@@ -167,27 +168,38 @@ class RedisBatches:
             if not isinstance(error, Exception):
                 raise
 
-    async def _exchange(self, batch: _Batch) -> None:
-        client = self._opened()
+    async def _exchange(self, entries: list[_Entry], batch: _Batch | None = None) -> None:
+        client, began = self._opened(), asyncio.get_running_loop().time()
         pool = client.connection_pool
         connection = await pool.get_connection()
         try:
-            entries = batch.entries
+            if self._used.get(connection, self._failures) != self._failures:
+                await connection.disconnect()  # sending connects it again
+            self._used[connection] = self._failures
             while entries:
                 entries = await _exchange_on(connection, client, entries)
+                if any(entry.refused for entry in entries):
+                    self._failures += 1
+                    self._used[connection] = self._failures
+                    await connection.disconnect()
+        except BaseException as error:
+            if isinstance(error, Exception) or asyncio.get_running_loop().time() - began >= SILENCE:
+                self._failures += 1
+            raise
         finally:
-            batch.task = None  # a cancelled release would lose the connection
+            if batch is not None:
+                batch.task = None  # a cancelled release would lose the connection
             await pool.release(connection)
 
 
 async def _exchange_on(connection: Any, client: Any, entries: Sequence[_Entry]) -> list[_Entry]:
     """Send commands, and settle them. Return those to send again: their caller may have left.
 
-    These are commands whose script is to be sent, and those that the server has refused. Then the connection is dropped.
+    These are commands whose script is to be sent, and those that the server has refused for the first time.
     """
     from redis.exceptions import NoScriptError, ResponseError
 
-    packed, sent, again, drops = list[bytes](), list[_Entry](), list[_Entry](), False
+    packed, sent, again = list[bytes](), list[_Entry](), list[_Entry]()
     for entry in entries:
         try:
             packed += connection.pack_command(*entry.command)
@@ -204,13 +216,11 @@ async def _exchange_on(connection: Any, client: Any, entries: Sequence[_Entry]) 
             if entry.text is not None and isinstance(error, NoScriptError):
                 entry.command, entry.text = ("EVAL", entry.text, *entry.command[2:]), None
             elif not entry.refused and _is_refusal(error):
-                entry.refused = drops = True
+                entry.refused = True
             else:
                 entry.fail(error)
                 continue
             again.append(entry)
-    if drops:
-        await connection.disconnect()  # sending connects it again
     return again
 
 

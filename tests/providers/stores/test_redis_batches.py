@@ -77,9 +77,9 @@ async def test_concurrent_commands_share_an_exchange(store: RedisStore) -> None:
         sizes = list[int]()
         exchange = RedisBatches._exchange
 
-        async def counted(self: RedisBatches, batch: Any) -> None:
-            sizes.append(len(batch.entries))
-            await exchange(self, batch)
+        async def counted(self: RedisBatches, entries: Any, batch: Any = None) -> None:
+            sizes.append(len(entries))
+            await exchange(self, entries, batch)
 
         await together(store, BATCH)
         with pytest.MonkeyPatch.context() as patch:
@@ -181,6 +181,39 @@ async def test_a_batch_that_every_caller_has_left_keeps_no_connection() -> None:
         finally:
             way.let_through()
             await store.close()
+
+
+async def failed_after_a_silent_end(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Let the network forget all connections, without a word. Return how many calls fail after the first failure."""
+    monkeypatch.setattr(redis_batches, "ANSWER_LIMIT", 0.2)
+    with keyspace() as prefix, way_to(REDIS) as (way, through):
+        store = RedisStore(through, prefix=prefix, pool_size=4)
+        await store.open()
+        try:
+            await together(store, 20 * BATCH)
+            way.forsake()
+            with pytest.raises(StoreError):
+                await store._connection.run("PING")
+            return sum(isinstance(one, StoreError) for one in await together(store, 20 * BATCH))
+        finally:
+            await store.close()
+
+
+async def test_one_failure_is_enough_to_leave_all_connections_of_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A firewall had dropped them all, and each of them cost its callers five seconds and an error."""
+    thirds = 20 * BATCH // 3 + 1
+    assert await failed_after_a_silent_end(monkeypatch) == thirds  # each third has an error of its own
+
+
+async def test_control_connections_that_are_kept_after_a_failure_fail_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Never(dict[Any, int]):
+        def get(self, _: Any, default: Any = None) -> Any:
+            return default
+
+    monkeypatch.setattr(redis_batches, "WeakKeyDictionary", Never)
+    assert await failed_after_a_silent_end(monkeypatch) > 20 * BATCH // 3 + 1
 
 
 # ---------------------------------------------------------------------- a server that cannot serve
