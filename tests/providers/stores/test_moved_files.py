@@ -53,7 +53,12 @@ def moved(file: Path) -> None:
 
 def tidied(*ends: str) -> Callable[[Path], None]:
     """An operator takes the files beside it for left-overs. A process that opens the store then made the effects again."""
-    return lambda file: [file.with_name(f"{file.name}{end}").unlink() for end in ends] and None
+
+    def tidy(file: Path) -> None:
+        for end in ends:
+            file.with_name(f"{file.name}{end}").unlink()
+
+    return tidy
 
 
 def replaced(file: Path) -> None:
