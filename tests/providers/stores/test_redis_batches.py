@@ -282,6 +282,12 @@ async def test_control_a_connection_that_is_kept_stays_with_the_old_server(monke
     assert all(isinstance(one, StoreError) for one in await taken_after_a_failover(REFUSALS[0], 1))
 
 
+def test_an_error_of_a_cluster_is_one_of_the_store() -> None:
+    """Its class has no base in common with the other errors of the client."""
+    with pytest.raises(StoreError, match="not covered"), redis_batches.redis_errors():
+        raise redis.exceptions.SlotNotCoveredError("a slot is not covered")
+
+
 @pytest.mark.parametrize(
     ("error", "says"),
     [

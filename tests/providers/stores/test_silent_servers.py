@@ -5,24 +5,30 @@ Real time, since drivers wait for sockets: limits are tiny, and upper bounds gen
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
+from sqlalchemy import text
 
 from callgate import Gate, Hook, User, tool
 from callgate.errors import InvocationError, StoreError
 from callgate.hooks import Audit, Cache, Concurrency, Consent, Quota
 from callgate.providers.stores import server_answers
-from callgate.providers.stores.base import Limit
+from callgate.providers.stores.base import Grant, Limit
 from callgate.providers.stores.redis.store import RedisStore
 from callgate.providers.stores.server_answers import BREAKER, answer_within
+from callgate.providers.stores.sql.database import engines as sql_engines
+from callgate.providers.stores.sql.database.database import _MIGRATING
+from callgate.providers.stores.sql.store import SqlStore
 from callgate.stores import store_at
 from tests.harness.tcp_way import Way, way_to
-from tests.providers.stores.backends import place
+from tests.providers.stores.backends import POSTGRES, place
 
 ANN = User("ann", tenant="acme")
 DEADLINE = 0.3
@@ -178,3 +184,73 @@ async def answered(answers: server_answers.ServerAnswers, *, fails: bool) -> Non
     except StoreError as error:
         if "times in a row" in str(error):
             raise
+
+
+async def a_transaction(store: SqlStore) -> None:
+    async with store.transaction() as within:
+        await within.jobs.get("t", "j")
+
+
+async def a_reading(store: SqlStore) -> None:
+    async with store._database.reading("BEGIN") as connection:
+        await connection.execute(text("SELECT 1"))
+
+
+POOLED: dict[str, Callable[[SqlStore], Awaitable[object]]] = {
+    "a read": lambda store: store.consents.find("t", "u", "look", ""),
+    "a write": lambda store: store.consents.grant("t", Grant("u", "look", "s", 1.0, None)),
+    "a transaction": a_transaction,
+    "a transaction that reads": a_reading,
+    "figures": lambda store: store.figures(),
+    "maintenance": lambda store: store.effects.prune(1.0, 10),
+}
+
+
+@pytest.mark.parametrize("way", POOLED)
+async def test_a_server_that_keeps_its_connections_and_does_not_answer_holds_no_caller(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a deadline each of them waited for ever: the kernel of a stuck server answers the probes of TCP."""
+    with distant("postgresql", tmp_path) as (network, store):
+        await store.open()
+        try:
+            await POOLED[way](store)
+            monkeypatch.setattr(sql_engines, "ANSWER_LIMIT", 0.2)
+            network.silence()
+            with pytest.raises(StoreError, match="no answer within 0 seconds"):
+                async with asyncio.timeout(5.0):
+                    await POOLED[way](store)
+            network.let_through()
+            await POOLED[way](store)
+        finally:
+            network.let_through()
+            await store.close()
+
+
+async def test_control_a_statement_without_a_limit_waits(tmp_path: Path) -> None:
+    with distant("postgresql", tmp_path) as (network, store):
+        await store.open()
+        network.silence()
+        waiting = asyncio.create_task(store.ping())
+        assert not (await asyncio.wait({waiting}, timeout=0.5))[0]
+        network.let_through()
+        await waiting
+        await store.close()
+
+
+async def test_a_migration_takes_as_long_as_it_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here it waits for the migration of another process; the next statement of its connection is limited again."""
+    with distant("postgresql", tmp_path) as (network, store):
+        await store.open()
+        monkeypatch.setattr(sql_engines, "ANSWER_LIMIT", 0.2)
+        async with await psycopg.AsyncConnection.connect(POSTGRES) as other:
+            await other.execute(f"SELECT pg_advisory_xact_lock({_MIGRATING})".encode())
+            migration = asyncio.create_task(store._database._upgrade(150))
+            assert not (await asyncio.wait({migration}, timeout=0.5))[0]
+            await other.rollback()
+            await migration
+        network.silence()
+        with pytest.raises(StoreError, match="no answer within"):
+            await store.ping()
+        network.let_through()
+        await store.close()

@@ -32,7 +32,7 @@ from callgate.providers.stores.sql.database.connections import (
     run_statement,
     sql_errors,
 )
-from callgate.providers.stores.sql.database.engines import Engines
+from callgate.providers.stores.sql.database.engines import UNLIMITED, Engines
 from callgate.providers.stores.sql.database.rows import Row
 from callgate.providers.stores.sql.database.schema import SERVES, alone, sweeps, to_wal, upgrade_schema, without_waiting
 from callgate.providers.stores.sql.database.statements import leased
@@ -350,6 +350,7 @@ class Database:
         from sqlalchemy import text
 
         async with alone(), self.writing() as connection:
+            connection.info[UNLIMITED] = True  # a large table takes minutes
             if not self.lite:  # other migrations are waited for: they hold no lock that the service needs meanwhile
                 await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATING})
                 await connection.execute(text(f"SET LOCAL lock_timeout = {lock_wait}"))

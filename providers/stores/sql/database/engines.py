@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from callgate.errors import StoreError
-from callgate.providers.stores.server_answers import time_left
+from callgate.providers.stores.server_answers import shut_socket, time_left
 from callgate.providers.stores.sql.database.states import READ_ONLY, is_cut, is_session_lost
 from callgate.providers.stores.turns import Turns
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection
-    from sqlalchemy import URL
+    from sqlalchemy import URL, Connection
     from sqlalchemy.ext.asyncio import AsyncEngine
     from sqlalchemy.pool import ConnectionPoolEntry
 
@@ -34,6 +34,11 @@ after 15 minutes or more. Parameters in the address win."""
 
 _TURN_LIMIT = 10.0
 """Seconds that a caller waits for a connection."""
+ANSWER_LIMIT = 30.0
+"""Seconds that a statement of a pool may take. The parameters above do not help where a server that is stuck, or a proxy
+before it, keeps its connections: then a statement would wait for ever."""
+_TIMER, UNLIMITED = "callgate timer", "callgate unlimited"
+"""Keys in the info of a connection: the timer of its statement; and True if its statements may take longer."""
 _SERVER = "SELECT pg_backend_pid(), current_setting('extra_float_digits')::int > 0"
 """Asks for the process of the session, and whether it shows times as they are kept."""
 OPENING = "callgate opening"
@@ -144,21 +149,23 @@ class Engines:
         def configure(connection: Any, record: ConnectionPoolEntry) -> None:
             cursor = connection.cursor()
             if not self._lite:
+                _start_timer(connection.driver_connection, record.info)
                 cursor.execute(_SERVER)
                 server = cursor.fetchone()
                 if is_pooled(connection.driver_connection, server):
                     self._refuse_pooled(server)
                     record.info[OPENING] = "; ".join(("BEGIN", *_LOCAL_SETTINGS))
-                    cursor.close()
-                    return
-            for setting in settings:
+            for setting in () if OPENING in record.info else settings:
                 cursor.execute(setting)
             cursor.close()
+            _stop_timer(record.info)
 
         event.listen(engine.sync_engine, "connect", configure)
         if not self._lite:
             event.listen(engine.sync_engine, "checkout", _check_out)
             event.listen(engine.sync_engine, "handle_error", _drop_lost)
+            event.listen(engine.sync_engine, "before_cursor_execute", _begin_statement)
+            event.listen(engine.sync_engine, "after_cursor_execute", _end_statement)
         self._turns[engine] = Turns(size)
         return engine
 
@@ -275,18 +282,54 @@ def _check_out(connection: Any, record: ConnectionPoolEntry, _proxy: object) -> 
     from sqlalchemy.exc import InvalidatePoolError
 
     record.info[FRESH] = fresh = FRESH not in record.info
+    record.info.pop(UNLIMITED, None)
     if not fresh and is_cut(connection.driver_connection):
         raise InvalidatePoolError
 
 
-def _drop_lost(context: Any) -> None:
-    """Drop a connection whose error says that its session is of no further use, and with it all that are older."""
+def _start_timer(driver: Any, info: dict[Any, Any]) -> None:
+    """Close a connection unless ``_stop_timer`` is called in time: its statement then fails."""
+
+    def abandon() -> None:
+        info[_TIMER] = None
+        if not driver.closed:
+            shut_socket(driver.fileno())
+
+    info[_TIMER] = asyncio.get_running_loop().call_later(ANSWER_LIMIT, abandon)
+
+
+def _stop_timer(info: dict[Any, Any]) -> bool:
+    """Stop the timer of a statement. Return True if it has closed the connection."""
+    timer: asyncio.TimerHandle | None = info.pop(_TIMER, UNLIMITED)
+    if isinstance(timer, asyncio.TimerHandle):
+        timer.cancel()
+    return timer is None
+
+
+def _begin_statement(connection: Connection, *_: object) -> None:
+    if UNLIMITED not in connection.info:
+        _start_timer(connection.connection.driver_connection, connection.info)
+
+
+def _end_statement(connection: Connection, *_: object) -> None:
+    _stop_timer(connection.info)
+
+
+def _drop_lost(context: Any) -> StoreError | None:
+    """Drop a connection whose error says that its session is of no further use, and with it all that are older.
+
+    Return the error to raise in its place if the connection was closed by its timer.
+    """
     error, connection = context.original_exception, context.connection
-    if not is_session_lost(error):
-        return
-    context.is_disconnect = True
-    if error.sqlstate == READ_ONLY and connection is not None and not connection.invalidated:
-        context.invalidate_pool_on_disconnect = not connection.info.get(FRESH)  # the phase is not over
+    if connection is None or connection.invalidated:
+        connection = None
+    if connection is not None and _stop_timer(connection.info):
+        return StoreError(f"postgresql: no answer within {ANSWER_LIMIT:.0f} seconds")
+    if is_session_lost(error):
+        context.is_disconnect = True
+        if error.sqlstate == READ_ONLY and connection is not None:
+            context.invalidate_pool_on_disconnect = not connection.info.get(FRESH)  # the phase is not over
+    return None
 
 
 def is_pooled(connection: Any, server: Sequence[object] | None) -> bool:
