@@ -86,7 +86,7 @@ class RedisBatches:
         self._tasks: set[asyncio.Task[None]] = set()
         self._alone = True
         self._failures = 0
-        self._used = WeakKeyDictionary[Any, int]()
+        self._used = WeakKeyDictionary[object, int]()
 
     async def send(self, command: Sequence[object], *, text: str | None = None, withdraw: bool = False) -> object:
         """Send a command once, and return its response. A command that waits for its batch survives its caller.

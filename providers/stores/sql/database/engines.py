@@ -287,7 +287,7 @@ def _check_out(connection: Any, record: ConnectionPoolEntry, _proxy: object) -> 
         raise InvalidatePoolError
 
 
-def _start_timer(driver: Any, info: dict[Any, Any]) -> None:
+def _start_timer(driver: AsyncConnection, info: dict[str, object]) -> None:
     """Close a connection unless ``_stop_timer`` is called in time: its statement then fails."""
 
     def abandon() -> None:
@@ -298,17 +298,18 @@ def _start_timer(driver: Any, info: dict[Any, Any]) -> None:
     info[_TIMER] = asyncio.get_running_loop().call_later(ANSWER_LIMIT, abandon)
 
 
-def _stop_timer(info: dict[Any, Any]) -> bool:
+def _stop_timer(info: dict[str, object]) -> bool:
     """Stop the timer of a statement. Return True if it has closed the connection."""
-    timer: asyncio.TimerHandle | None = info.pop(_TIMER, UNLIMITED)
+    timer = info.pop(_TIMER, UNLIMITED)
     if isinstance(timer, asyncio.TimerHandle):
         timer.cancel()
     return timer is None
 
 
 def _begin_statement(connection: Connection, *_: object) -> None:
-    if UNLIMITED not in connection.info:
-        _start_timer(connection.connection.driver_connection, connection.info)
+    driver = connection.connection.driver_connection
+    if driver is not None and UNLIMITED not in connection.info:
+        _start_timer(driver, connection.info)
 
 
 def _end_statement(connection: Connection, *_: object) -> None:
