@@ -121,7 +121,10 @@ def check_fields(
     kind = type(made)
     hints = annotations_of(kind)
     for name, one in kind.__dataclass_fields__.items():
-        if one.init and name not in skip and (fault := fault_of_kind(getattr(made, name), hints[name])) is not None:
+        value = getattr(made, name)
+        if not one.init or name in skip or value is one.default:  # the type checker has seen the defaults
+            continue
+        if (fault := fault_of_kind(value, hints[name])) is not None:
             raise error(f"{where or kind.__name__}: {name} {fault}")
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias
+from weakref import WeakSet
 
 from callgate.errors import DefinitionError, UnknownTool
 from callgate.providers.guesses import Explained, explain_camel_case
@@ -19,6 +20,8 @@ from callgate.tools.schemas.engines.dialect import Role
 from callgate.tools.values import clip
 
 _ROLES: tuple[Role, ...] = ("parameters", "output")
+_VERIFIED = WeakSet[ToolRecord]()
+"""Trusted records whose schemas were checked: neither changes, so another gate does not check them again."""
 Enabled = Callable[[str], bool] | Container[str]
 Change: TypeAlias = Mapping[str, ToolRecord | None]
 """The new records by name; None for a tool that goes."""
@@ -38,12 +41,15 @@ def validate_tool(tool: object) -> ToolRecord:
         SchemaRefused: a schema is invalid or unsafe, or no engine would enforce it in full.
     """
     record = as_tool(tool)
+    if record in _VERIFIED:
+        return record
     if record.trusted:
         from callgate.tools.schemas.validation import verify_schema  # loads the engines
 
         for role in _ROLES:
             if (schema := record.schema_of(role)) is not None:
                 verify_schema(schema, role)
+        _VERIFIED.add(record)
     elif not record.validators:
         from callgate.tools.schemas.outside import compile_outside  # most gates have no tool from outside
 

@@ -21,7 +21,7 @@ from callgate.runtime.jobs.submission import JobWriter
 from tests.providers.stores.backends import place
 from tests.runtime.hosts.a2a.making import KEY, Desk, running
 
-EVE, LIMIT, BURST = User("eve"), 5, 100
+EVE, LIMIT, BURST = User("eve"), 5, 40
 One = Callable[[int], Awaitable[bool]]
 """Sends one request, and returns whether it got through."""
 

@@ -215,13 +215,14 @@ async def test_no_text_of_a_validator_reaches_a_model_or_a_client(
     if not guarded:
         monkeypatch.setattr(conversion, "_public", lambda item: item["msg"])
     leaking, tried = set[str](), 0
-    for name, check in CHECKS.items():
+    names = CHECKS.keys() if guarded else SPEAKING
+    for name in names:
         for kind, given in PLACES.values():
-            async with gate_of(kind(check), FastEngine() if way == FAST else None) as gate:
+            async with gate_of(kind(CHECKS[name]), FastEngine() if way == FAST else None) as gate:
                 shown = await WAYS[way](gate, given)
             assert any(code in shown for code in CODES), shown
             tried += 1
             if any(part in shown for part in FOUND):
                 leaking.add(name)
-    assert tried == len(CHECKS) * len(PLACES)
-    assert leaking == set() if guarded else leaking >= SPEAKING
+    assert tried == len(names) * len(PLACES)
+    assert leaking == (set() if guarded else SPEAKING)

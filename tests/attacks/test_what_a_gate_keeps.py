@@ -25,7 +25,7 @@ from callgate.tools.record import ToolRecord
 from tests.runtime.hosts.a2a.making import SEARCH
 
 ANN, KEY = User("ann", tenant="acme"), "the key of the service"
-ROUNDS, BLOCK = 200, 25
+ROUNDS, BLOCK = 100, 20
 Round = Callable[[Gate], Awaitable[None]]
 
 
@@ -136,7 +136,7 @@ def kept(gate: Gate) -> Counter[str]:
 
 
 async def grown(gate: Gate, once: Round) -> tuple[dict[str, int], float]:
-    """Return what the gate keeps more after 200 rounds, and the bytes of a round."""
+    """Return what the gate keeps more after 100 rounds, and the bytes of a round."""
 
     async def rounds(count: int) -> None:
         for number in range(count):
@@ -175,7 +175,7 @@ def measured(virtual_time: VirtualTime, once: Round) -> tuple[dict[str, int], fl
 
 @pytest.mark.parametrize("what", WHAT)
 def test_what_comes_and_goes_leaves_nothing_behind(virtual_time: VirtualTime, what: str) -> None:
-    """200 times each: closers, tasks, sessions, objects and memory."""
+    """100 times each: closers, tasks, sessions, objects and memory."""
     more, memory = measured(virtual_time, WHAT[what])
     assert more == {}
     assert memory < 500, "bytes a round"

@@ -62,10 +62,10 @@ def test_the_bandwidth_of_the_log_limits_calls() -> None:
 
 
 def test_a_plan_has_processes_enough_and_says_when_the_database_has_not() -> None:
-    found = plan(PARTS, 10_000, trip=0.0005, server_cores=8)
+    found = plan(PARTS, 5_000, trip=0.0005, server_cores=8)
     assert found is not None
     site, answer = found
-    assert answer.calls_s >= 10_000
+    assert answer.calls_s >= 5_000
     fewer = simulate(PARTS, replace(site, processes=site.processes - 1, cores=site.cores - 1))
-    assert fewer.calls_s < 10_000
-    assert plan(replace(PARTS, server_change=0.01), 10_000, trip=0.0005, server_cores=1) is None
+    assert fewer.calls_s < 5_000
+    assert plan(replace(PARTS, server_change=0.01), 5_000, trip=0.0005, server_cores=1) is None

@@ -12,6 +12,7 @@ from callgate import Gate, Hook, InvokeContext, Provide, Scoped, ToolContext, Us
 from callgate.providers.scope import ProviderScope
 from callgate.runtime.testing.cancel import SweepFailed, SweepReport
 from callgate.runtime.testing.lease_ledger import LeaseLedger
+from tests.harness.sweeps import swept
 
 Sweep = Callable[..., SweepReport]
 USER = User("u")
@@ -110,10 +111,13 @@ CASES = {
 }
 
 
+@swept
 @pytest.mark.parametrize("name", CASES)
-def test_no_instance_is_left_open_or_closed_twice_at_any_cancel_point(name: str, every_cancel_point: Sweep) -> None:
+def test_no_instance_is_left_open_or_closed_twice_at_any_cancel_point(
+    name: str, sweep: dict[str, Any], every_cancel_point: Sweep
+) -> None:
     """Contract 84, C26, C1d. I1, I1b, I13, I19."""
-    report = every_cancel_point(CASES[name](), pairs=30)
+    report = every_cancel_point(CASES[name](), **sweep)
     assert report.findings == []
     assert report.points >= 100
     assert report.leases == 3

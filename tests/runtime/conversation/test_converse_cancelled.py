@@ -21,6 +21,7 @@ from callgate.runtime.testing import cancel
 from callgate.runtime.testing.cancel import SweepFailed, SweepReport
 from callgate.runtime.testing.cancel_modes import Native
 from callgate.runtime.testing.lease_ledger import LeaseLedger
+from tests.harness.sweeps import swept
 from tests.runtime.conversation.conversing import FakeModel, asks, call, check_paired, says
 from tests.runtime.pipeline.cancel_cases import USER, Case
 from tests.runtime.pipeline.leasing import Place, Quota
@@ -120,13 +121,14 @@ CASES: dict[str, Callable[[], Talking]] = {
 }
 
 
+@swept
 @pytest.mark.parametrize("name", CASES)
 def test_nothing_leaks_and_nothing_runs_after_a_cancellation_at_any_point(
-    name: str, every_cancel_point: Sweep, monkeypatch: pytest.MonkeyPatch
+    name: str, sweep: dict[str, Any], every_cancel_point: Sweep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I1, I13; contract C1."""
     monkeypatch.setattr(conversation_events, "WAITING", 2)  # so that telling waits for the reader, too
-    report = every_cancel_point(CASES[name]())
+    report = every_cancel_point(CASES[name](), **sweep)
     assert report.findings == []
     assert report.points >= 300
     assert report.leases >= 11  # two for each call and its body, one for each request

@@ -14,6 +14,7 @@ from callgate.providers.stores.effects import OPEN_STATES, EffectRecord, EffectS
 from callgate.providers.stores.memory.store import MemoryStore
 from callgate.runtime.effects.steps import EffectSteps
 from callgate.testing import FAR, LeaseLedger, SweepFailed
+from tests.harness.sweeps import swept
 from tests.runtime.effects.scene_desk import ANN, BOB, LEAD, call, gate_of
 
 # ---------------------------------------------------------------------- cancellation at every point
@@ -121,26 +122,24 @@ SCENES: dict[str, Scene] = {
 }
 
 
-PAIRS = pytest.mark.parametrize("pairs", [16, pytest.param(200, marks=pytest.mark.soak)])
-
-
-@PAIRS
+@swept
 @pytest.mark.parametrize("name", SCENES)
 def test_wherever_a_call_is_cancelled_its_claim_is_settled_as_it_returns(
-    name: str, pairs: int, every_cancel_point: Callable[..., Any]
+    name: str, sweep: dict[str, Any], every_cancel_point: Callable[..., Any]
 ) -> None:
     """I1, I4, I13: never left running, and never said to have had no effect when it may have had one."""
-    report = every_cancel_point(SCENES[name], pairs=pairs)
+    report = every_cancel_point(SCENES[name], **sweep)
     assert report.points > 30
 
 
-@PAIRS
+@swept
 @pytest.mark.parametrize("hooks", [(), (Rests,), (Rests, Audit)], ids=["alone", "with hooks", "with audit rows"])
 def test_wherever_a_deadline_passes_the_claim_is_settled_as_the_call_returns(
-    hooks: Any, pairs: int, every_cancel_point: Callable[..., Any]
+    hooks: Any, sweep: dict[str, Any], every_cancel_point: Callable[..., Any]
 ) -> None:
     """I1, I4, I12."""
-    assert every_cancel_point(one_call(*hooks, deadline=FAR), deadline=True, pairs=pairs).points > 5
+    scenario = one_call(*hooks, deadline=FAR)
+    assert every_cancel_point(scenario, deadline=True, pairs=sweep["pairs"]).points > 5
 
 
 @pytest.mark.parametrize("sabotage", ["forgets", "guesses"])

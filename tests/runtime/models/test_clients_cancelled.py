@@ -14,6 +14,7 @@ from callgate.runtime.models.wire.client import Client
 from callgate.runtime.models.wire.reply import ReplyEvent
 from callgate.runtime.models.wire.retry_policy import Retries, Timeouts
 from callgate.testing import LeaseLedger, SweepFailed, every_cancel_point, run_virtual
+from tests.harness.sweeps import swept
 from tests.runtime.models.providers import CHAT, KEY, WEATHER, Pieces, Wire, call, each_wire
 
 
@@ -84,8 +85,9 @@ def client(
     return (kind or wire.client)("https://provider.example/v1", http=http, **options)
 
 
+@swept
 @each_wire
-def test_a_whole_answer_leaves_nothing_wherever_it_is_cancelled(wire: Wire) -> None:
+def test_a_whole_answer_leaves_nothing_wherever_it_is_cancelled(wire: Wire, sweep: dict[str, Any]) -> None:
     """Contract C1d, I1."""
 
     async def scenario(ledger: LeaseLedger) -> None:
@@ -94,13 +96,14 @@ def test_a_whole_answer_leaves_nothing_wherever_it_is_cancelled(wire: Wire) -> N
         results = await asked.tool_call("go", [WEATHER])
         assert len(results) == 1
 
-    report = every_cancel_point(scenario)
+    report = every_cancel_point(scenario, **sweep)
     assert report.points >= 50
     assert report.leases == 2
 
 
+@swept
 @each_wire
-def test_a_stream_leaves_nothing_wherever_it_is_cancelled(wire: Wire) -> None:
+def test_a_stream_leaves_nothing_wherever_it_is_cancelled(wire: Wire, sweep: dict[str, Any]) -> None:
     """Contract C1d, I1."""
 
     async def scenario(ledger: LeaseLedger) -> None:
@@ -109,7 +112,7 @@ def test_a_stream_leaves_nothing_wherever_it_is_cancelled(wire: Wire) -> None:
             async for _ in events:
                 await asyncio.sleep(0)
 
-    report = every_cancel_point(scenario)
+    report = every_cancel_point(scenario, **sweep)
     assert report.points >= 150
     assert report.leases == 2
 

@@ -22,6 +22,7 @@ from callgate.threads import (
     ToolSystemFault,
 )
 from tests.harness.steploop import StepLoop, on_virtual_time, run_virtual
+from tests.harness.sweeps import swept
 from tests.runtime.gate.making import ANYTHING, double, gate_of, made
 from tests.runtime.tool_system.threading_tools import (
     NAMES,
@@ -214,12 +215,13 @@ class Swept:
                 ledger.problems.append(f"lost: {len(kept.of())} of {len(self.plan)} records")
 
 
+@swept
 @pytest.mark.parametrize("at_once", [1, 16])
 def test_no_cancellation_at_any_point_loses_a_record_or_writes_one_twice(
-    at_once: int, every_cancel_point: Callable[..., SweepReport]
+    at_once: int, sweep: dict[str, Any], every_cancel_point: Callable[..., SweepReport]
 ) -> None:
     """Contract 74, 78, C1d. I1, I13."""
-    report = every_cancel_point(Swept(at_once=at_once), pairs=100)
+    report = every_cancel_point(Swept(at_once=at_once), **sweep)
     assert report.findings == []
     assert report.points >= 135
 

@@ -33,6 +33,7 @@ from callgate.tools.client.client import ClientToolProvider
 from callgate.tools.definition import Effect
 from callgate.tools.record import Style
 from tests.harness.steploop import StepLoop, on_virtual_time
+from tests.harness.sweeps import swept
 from tests.runtime.pipeline.cancel_cases import Case
 from tests.runtime.pipeline.leasing import Place
 from tests.runtime.pipeline.leasing import Quota as HeldQuota
@@ -309,9 +310,12 @@ class Forgetting(Asking):
         return await asyncio.shield(super().ask(call, ctx))
 
 
-def test_nothing_leaks_wherever_a_call_of_a_client_tool_is_cancelled(every_cancel_point: Sweep) -> None:
+@swept
+def test_nothing_leaks_wherever_a_call_of_a_client_tool_is_cancelled(
+    every_cancel_point: Sweep, sweep: dict[str, Any]
+) -> None:
     """I1, I12; contract C1d."""
-    report = every_cancel_point(Asking())
+    report = every_cancel_point(Asking(), **sweep)
     assert report.findings == []
     assert report.leases >= 3
 

@@ -36,6 +36,7 @@ from callgate.providers.stores.memory.store import MemoryStore
 from callgate.testing import FakeClock, LeaseLedger, every_cancel_point
 from tests.harness.gate_options import gate_options
 from tests.harness.steploop import cost_of, on_virtual_time
+from tests.harness.sweeps import swept
 from tests.hooks.making import ANYTHING, Watch, at, record
 from tests.providers.stores.backends import SHARED, place
 from tests.providers.stores.backends import opened as backend_at
@@ -511,7 +512,8 @@ async def test_a_nested_call_never_waits_for_its_own_caller(loop: Any) -> None:
     assert len(runs) == 2
 
 
-def test_no_cancellation_leaves_a_flight_behind() -> None:
+@swept
+def test_no_cancellation_leaves_a_flight_behind(sweep: dict[str, Any]) -> None:
     """Invariant I1: a flight is a lease."""
     left: list[Any] = []
 
@@ -529,7 +531,7 @@ def test_no_cancellation_leaves_a_flight_behind() -> None:
             finally:
                 left.append(dict(cache.single_flight.in_flight))
 
-    assert every_cancel_point(scenario).points > 100
+    assert every_cancel_point(scenario, **sweep).points > 100
     assert left
     assert all(one == {} for one in left)
 

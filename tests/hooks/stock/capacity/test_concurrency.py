@@ -17,6 +17,7 @@ from callgate.providers.stores.memory.store import MemoryStore
 from callgate.runtime.lifespan.background import TASKS
 from callgate.testing import FAR, LeaseLedger, SweepFailed, every_cancel_point, run_virtual
 from tests.harness.steploop import cost_of
+from tests.harness.sweeps import swept
 from tests.hooks.stock.capacity.limiting import USER, Desk, FailingStore, WaitingStore, ask, key_in, places_held, work
 
 BOB, EVE = User("bob", tenant="acme"), User("ann", tenant="evil")
@@ -443,15 +444,17 @@ def sweeping(make: Any, *, contended: bool, **options: Any) -> Any:
 
 @pytest.mark.parametrize("contended", [False, True])
 @pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("pairs", [24, pytest.param(60, marks=pytest.mark.soak)])
-def test_cancelled_at_any_point_the_place_is_given_back_once(contended: bool, shared: bool, pairs: int) -> None:
+@swept
+def test_cancelled_at_any_point_the_place_is_given_back_once(
+    contended: bool, shared: bool, sweep: dict[str, Any]
+) -> None:
     """I1, I1b, I11."""
 
     def made(store: MemoryStore) -> Concurrency:
         return Concurrency(1, queue=1, queue_timeout=5, store=store if shared else None)
 
-    assert every_cancel_point(sweeping(made, contended=contended), pairs=pairs).points > 30
-    every_cancel_point(sweeping(made, contended=contended, deadline=FAR), deadline=True, pairs=pairs)
+    assert every_cancel_point(sweeping(made, contended=contended), **sweep).points > 30
+    every_cancel_point(sweeping(made, contended=contended, deadline=FAR), deadline=True, pairs=sweep["pairs"])
 
 
 def test_control_a_place_that_is_not_given_back_is_found() -> None:

@@ -16,6 +16,7 @@ from callgate.hooks.stock.capacity.rate_limit import Quota, parse_limits
 from callgate.providers.stores.base import Limit
 from callgate.testing import FAR, LeaseLedger, SweepFailed, every_cancel_point
 from tests.harness.steploop import cost_of
+from tests.harness.sweeps import swept
 from tests.hooks.stock.capacity.limiting import USER, Desk, FailingStore, WaitingStore, ask, taken, work
 
 ANN, BOB, EVE = USER, User("bob", tenant="acme"), User("ann", tenant="evil")
@@ -497,12 +498,15 @@ def sweeping(make: Any, **options: Any) -> Any:
     return scenario
 
 
+@swept
 @pytest.mark.parametrize("at", ["acquire", "input"])
-def test_cancelled_at_any_point_before_the_body_nothing_stays_taken(at: Any) -> None:
+def test_cancelled_at_any_point_before_the_body_nothing_stays_taken(at: Any, sweep: dict[str, Any]) -> None:
     """I1, I1b, I11."""
-    report = every_cancel_point(sweeping(lambda: Quota("9/minute; 99/hour", at=at)))
+    report = every_cancel_point(sweeping(lambda: Quota("9/minute; 99/hour", at=at)), **sweep)
     assert report.points > 100
-    every_cancel_point(sweeping(lambda: Quota("9/minute; 99/hour", at=at), deadline=FAR), deadline=True)
+    every_cancel_point(
+        sweeping(lambda: Quota("9/minute; 99/hour", at=at), deadline=FAR), deadline=True, pairs=sweep["pairs"]
+    )
 
 
 def test_control_a_quota_that_forgets_its_refunds_is_found() -> None:

@@ -17,8 +17,10 @@ from callgate.hooks.stock.records.audit import Audit
 from callgate.hooks.stock.records.audit_verify import verify_audit
 from callgate.hooks.stock.records.telemetry import Metrics, Tracing
 from callgate.runtime.testing.cancel import SweepReport
+from callgate.runtime.testing.cancel_modes import Native
 from callgate.runtime.testing.lease_ledger import LeaseLedger
 from tests.harness.steploop import cost_of
+from tests.harness.sweeps import swept
 from tests.hooks.stock.records.auditing import USER, WaitingAudit, a_gate, rows_of, store_with
 from tests.world import asked
 
@@ -317,10 +319,13 @@ def _case(spans: Spans, audits: list[WaitingAudit], *, sabotaged: bool = False) 
     return scenario
 
 
-def test_no_span_is_lost_or_left_open_and_no_row_is_missing_at_any_cancel_point(every_cancel_point: Sweep) -> None:
+@swept
+def test_no_span_is_lost_or_left_open_and_no_row_is_missing_at_any_cancel_point(
+    every_cancel_point: Sweep, sweep: dict[str, Any]
+) -> None:
     """I1, I1b, I3, I17: Audit on a store that waits, and Tracing."""
     spans, audits = Spans(), list[WaitingAudit]()
-    report = every_cancel_point(_case(spans, audits))
+    report = every_cancel_point(_case(spans, audits), **sweep)
     assert report.findings == []
     assert report.points > 150
     assert spans.begun == len(spans.ended) > 0
@@ -345,7 +350,7 @@ def test_control_a_hook_that_forgets_its_span_when_cancelled_is_seen(every_cance
     """The sabotaged control of the test above."""
     spans = Spans()
     try:
-        every_cancel_point(_case(spans, [], sabotaged=True), pairs=0)
+        every_cancel_point(_case(spans, [], sabotaged=True), (Native,), pairs=0)
     except Exception:  # noqa: BLE001  (the current span is not put back, either)
         return
     assert spans.begun > len({span.context.span_id for span in spans.ended})

@@ -21,6 +21,7 @@ from callgate.providers.clock import SystemClock
 from callgate.providers.stores.base import CacheEntry
 from callgate.providers.stores.memory.store import MemoryStore
 from callgate.testing import FAR, LeaseLedger, SweepFailed, every_cancel_point, run_virtual
+from tests.harness.sweeps import swept
 from tests.hooks.stock.capacity.limiting import (
     USER,
     Desk,
@@ -513,13 +514,13 @@ def sweeping(shared: bool, *, ill: bool = False, hooks: Any = (), **options: Any
 
 @both
 @pytest.mark.parametrize("ill", [False, True])
-@pytest.mark.parametrize("pairs", [8, pytest.param(60, marks=pytest.mark.soak)])
+@swept
 def test_cancelled_at_any_point_nothing_of_the_three_leaks_or_comes_back_twice(
-    shared: bool, ill: bool, pairs: int
+    shared: bool, ill: bool, sweep: dict[str, Any]
 ) -> None:
     """I1, I1b, I11, I13."""
-    assert every_cancel_point(sweeping(shared, ill=ill), pairs=pairs).points > 100
-    every_cancel_point(sweeping(shared, ill=ill, deadline=FAR), deadline=True, pairs=pairs)
+    assert every_cancel_point(sweeping(shared, ill=ill), **sweep).points > 100
+    every_cancel_point(sweeping(shared, ill=ill, deadline=FAR), deadline=True, pairs=sweep["pairs"])
 
 
 def test_control_a_probe_that_is_not_given_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,7 @@ from callgate.errors import HookError
 from callgate.hooks.stock.resilience.retry import Backoff, Retry
 from callgate.hooks.stock.resilience.timeout import Deadline, Timeout
 from callgate.testing import FAR, LeaseLedger, every_cancel_point
+from tests.harness.sweeps import swept
 from tests.hooks.stock.capacity.limiting import USER, Desk, ask, work
 
 
@@ -413,8 +414,11 @@ def test_the_bands_hold_without_a_word_of_the_user(desk: Desk) -> None:
     assert [finding.rule for finding in wrong.lint()] == ["bands"]
 
 
+@swept
 @pytest.mark.parametrize("deadline", [False, True])
-def test_cancelled_at_any_point_the_cancellation_is_neither_lost_nor_invented(deadline: bool) -> None:
+def test_cancelled_at_any_point_the_cancellation_is_neither_lost_nor_invented(
+    deadline: bool, sweep: dict[str, Any]
+) -> None:
     """I13, I12."""
 
     async def scenario(ledger: LeaseLedger) -> Any:
@@ -423,4 +427,5 @@ def test_cancelled_at_any_point_the_cancellation_is_neither_lost_nor_invented(de
         async with Gate([flaky.tool], hooks, allow_unguarded=True, effects=Effects(durable=False)) as gate:
             return await gate.invoke("flaky", user=USER, deadline=FAR)
 
-    assert every_cancel_point(scenario, deadline=deadline).points > 20
+    options: dict[str, Any] = {"pairs": sweep["pairs"], "deadline": True} if deadline else sweep
+    assert every_cancel_point(scenario, **options).points > 20
