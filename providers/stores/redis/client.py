@@ -45,6 +45,7 @@ class RedisConnection:
             return
         if self._given is None:
             self._client = self._connect()
+        self._answers = ServerAnswers("redis")  # silence of earlier is no reason not to ask
         try:
             self._refuse_client()
             await self._greet()

@@ -156,6 +156,12 @@ async def test_a_silent_server_is_asked_no_more_until_a_probe_is_answered(kind: 
             answers._circuits.known[answers.backend].open_until = 0.0  # the time has passed
             assert await take(5.0) == "True"
             assert not answers._circuits.known
+            for _ in range(BREAKER.failures):
+                await answered(answers, fails=True)
+            assert "times in a row" in await take(5.0)
+            await store.close()
+            await store.open()  # a store that is opened asks its server
+            assert await take(5.0) == "True"
         finally:
             way.let_through()
             await store.close()

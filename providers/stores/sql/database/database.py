@@ -79,8 +79,7 @@ class Database:
         self._keeper: Any = None
         self._write_lock = Turns()
         self._holders = set[asyncio.Task[object] | None]()
-        self._writes = 0
-        self._answers = ServerAnswers("postgresql")
+        self._writes, self._answers = 0, ServerAnswers("postgresql")
 
     def __repr__(self) -> str:
         return f"<database {self.shown}>"
@@ -111,6 +110,7 @@ class Database:
         url = located(self.url, self._file)
         prepare(url, self._file)
         self._write_lock = Turns()  # belongs to this event loop
+        self._answers = ServerAnswers("postgresql")  # silence of earlier is no reason not to ask
         if self.in_memory:
             import sqlite3
 
