@@ -17,6 +17,7 @@ from callgate import Gate, ToolCall, User, tool
 from callgate.errors import StoreError
 from callgate.hooks import Audit
 from callgate.providers.stores.base import Grant
+from callgate.providers.stores.sql.database import urls as sql_urls
 from callgate.providers.stores.sql.database.engines import OpenedFile
 from callgate.providers.stores.sql.store import SqlStore
 
@@ -161,6 +162,37 @@ async def test_every_name_of_one_file_is_one_ledger(tmp_path: Path, monkeypatch:
         opened = [await gates.enter_async_context(a_gate(f"sqlite:///{name}")) for name in names]
         assert {*await asyncio.gather(*(ordered(gate, "one") for gate in opened for _ in range(4)))} == {None}
     assert RAN == ["one"]
+
+
+@pytest.mark.parametrize("name", ["a.db", "b.db"])
+async def test_a_file_with_two_names_is_refused_at_either(name: str, tmp_path: Path) -> None:
+    """Each name has a file ``-wal`` of its own: of two processes with two names, both ran each effect."""
+    async with a_gate(f"sqlite:///{tmp_path}/a.db"):
+        (tmp_path / "b.db").hardlink_to(tmp_path / "a.db")
+        with pytest.raises(StoreError, match=r"has 2 names \(hard links\)"):
+            await SqlStore(f"sqlite:///{tmp_path}/{name}").open()
+    (tmp_path / "b.db").unlink()
+    async with a_gate(f"sqlite:///{tmp_path}/a.db") as gate:
+        assert await ordered(gate, "one") is None
+
+
+@pytest.mark.parametrize("mounted", [True, False])
+async def test_a_file_that_is_mounted_without_its_folder_is_refused(
+    mounted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container with such a file has the files beside it for itself, and loses them with the container."""
+    mounts, file = tmp_path / "mounts", tmp_path / "a b.db"
+    path = str(file if mounted else file.parent).replace(" ", r"\040")
+    mounts.write_text(f"42 27 254:0 /data {path} rw,relatime - ext4 /dev/vda rw\n")
+    monkeypatch.setattr(sql_urls, "_MOUNTS", mounts)
+    store = SqlStore(f"sqlite:///{file}")
+    file.touch()
+    if mounted:
+        with pytest.raises(StoreError, match="mount the folder"):
+            await store.open()
+    else:
+        await store.open()
+        await store.close()
 
 
 IN_MEMORY = [":memory:?cache=shared&", ":memory:?", "x?mode=memory&", "x?mode=memory&cache=shared&", "/x?vfs=memdb&"]

@@ -170,7 +170,7 @@ def refuse_unusable(file: Path | None) -> None:
     """Refuse a path that cannot be the file of a database.
 
     Raises:
-        StoreError: its folder does not exist, or it is no regular file.
+        StoreError: its folder does not exist, it is no regular file, or the file has other names; see ``_refuse_other_names``.
     """
     if file is None:
         return
@@ -180,6 +180,34 @@ def refuse_unusable(file: Path | None) -> None:
         raise StoreError("sqlite: unable to open database file: its folder does not exist; create the folder first")
     if file.is_dir():
         raise StoreError(f"sqlite: {file.absolute()} is a folder; give the address of a file")
+    if file.exists():
+        _refuse_other_names(file.resolve())
+
+
+def _refuse_other_names(file: Path) -> None:
+    """Refuse a file with hard links, and one that is mounted by itself, as into a container.
+
+    SQLite keeps the latest records in a file beside it, which has the same name with ``-wal``. Processes that use another
+    name of the file do not find those records, and run their effects again.
+
+    Raises:
+        StoreError: the file may have another name.
+    """
+    if (names := file.stat().st_nlink) > 1:
+        raise StoreError(
+            f"sqlite: {file} has {names} names (hard links), and each one would have the latest records of its own; remove "
+            "the other names, and make backups as copies"
+        )
+    mounts = _MOUNTS.read_text(errors="surrogateescape").splitlines() if _MOUNTS.exists() else []
+    if str(file) in {re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), line.split()[4]) for line in mounts}:
+        raise StoreError(
+            f"sqlite: {file} is mounted by itself, so the files beside it with the latest records are left out; mount the "
+            "folder of the file"
+        )
+
+
+_MOUNTS = Path("/proc/self/mountinfo")
+"""What is mounted where, on Linux: the fifth word of a line is the path, with some characters as octal numbers."""
 
 
 def shown_url(url: URL) -> str:
