@@ -195,7 +195,7 @@ def _refuse_other_names(file: Path) -> None:
     """
     if (names := file.stat().st_nlink) > 1:
         raise StoreError(
-            f"sqlite: {file} has {names} names (hard links), and each one would have the latest records of its own; remove "
+            f"sqlite: {file} has {names} names (hard links), and the latest records would be kept for each name apart; remove "
             "the other names, and make backups as copies"
         )
     mounts = _MOUNTS.read_text(errors="surrogateescape").splitlines() if _MOUNTS.exists() else []
