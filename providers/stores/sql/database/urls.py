@@ -185,7 +185,7 @@ def refuse_unusable(file: Path | None) -> None:
 
 
 def _refuse_other_names(file: Path) -> None:
-    """Refuse a file with hard links, and one that is mounted by itself, as into a container.
+    """Refuse a file with hard links, or a file that is mounted by itself, as into a container.
 
     SQLite keeps the latest records in a file beside it, which has the same name with ``-wal``. Processes that use another
     name of the file do not find those records, and run their effects again.
