@@ -75,7 +75,7 @@ class Hook:
     concern: str | None = None
 
     def filter(self, ctx: InvokeContext) -> bool | Awaitable[bool]:
-        """Return True if the hook takes part in this invocation. An error here denies the call."""
+        """Return True if the hook takes part in this invocation. An error, or a value that is no bool, denies the call."""
         return True
 
     def will_create_invoke_context(self, ctx: InvokeContext) -> Step:

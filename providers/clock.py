@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from typing import Protocol, cast
@@ -40,9 +41,22 @@ class FakeClock:
         """Return the fake time."""
         return self.now
 
+    def __post_init__(self) -> None:
+        _check_finite("now", self.now)
+
     def advance(self, seconds: float) -> None:
-        """Advance the time by *seconds*."""
+        """Advance the time by *seconds*.
+
+        Raises:
+            ValueError: *seconds* is no finite number; no deadline would end.
+        """
+        _check_finite("seconds", seconds)
         self.now += seconds
+
+
+def _check_finite(name: str, seconds: float) -> None:
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not math.isfinite(seconds):
+        raise ValueError(f"FakeClock: {name} is {seconds!r}; give a finite number of seconds")
 
 
 class _Synchronised(Protocol):

@@ -12,7 +12,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import Field, dataclass
 from functools import lru_cache, partial, wraps
 from types import NoneType, UnionType
-from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar, Union
+from typing import Annotated, Any, ClassVar, Literal, NoReturn, Protocol, TypeAlias, TypeVar, Union
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +156,28 @@ def checks_kinds(error: Callable[[str], Exception], *, skip: Collection[str] = (
         return typing.cast("Init", check_and_call)
 
     return decorate
+
+
+def truth(owner: str, setting: str, answer: object) -> bool:
+    """Return what a condition of the application answered. Each condition of a hook, a rule or a picker passes here.
+
+    ``0`` or ``[]`` is refused as well: a hook that guards a tool would be skipped without notice.
+
+    Raises:
+        TypeError: the answer is no boolean.
+    """
+    return answer if isinstance(answer, bool) else refuse_result(owner, setting, answer, "True or False")
+
+
+def refuse_result(owner: str, setting: str, value: object, give: str) -> NoReturn:
+    """Refuse what a function of the application returned; a coroutine is closed, since nothing awaits it.
+
+    Raises:
+        TypeError: always; the message says what to return.
+    """
+    if inspect.iscoroutine(value):
+        value.close()
+    raise TypeError(f"{setting} of {owner} returned {type(value).__name__}; return {give}")
 
 
 @lru_cache(256)

@@ -243,7 +243,7 @@ class OverrideBlock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        self._leave(self._overriding.end(self._layers.pop()))
+        self._leave(self._end())
 
     async def __aenter__(self) -> None:
         self._layers.append(self._overriding.begin(self._sources, self._held))
@@ -251,7 +251,17 @@ class OverrideBlock:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        await leave_all(self._overriding.end(self._layers.pop()))
+        await leave_all(self._end())
+
+    def _end(self) -> list[Exit]:
+        """End the block that began last.
+
+        Raises:
+            ProviderError: no block of this override is open.
+        """
+        if not self._layers:
+            raise ProviderError("this override has ended already; each `with` of it ends once")
+        return self._overriding.end(self._layers.pop())
 
     def _leave(self, exits: list[Exit]) -> None:
         """Close the instances of a block that has ended."""

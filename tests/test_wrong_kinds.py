@@ -12,13 +12,15 @@ import pytest
 import redis as plain_redis
 from sqlalchemy import make_url
 
-from callgate import Gate, Hook, ProviderRegistry, ToolRecord, converse, invoke_tool, tool
+from callgate import Gate, Hook, ProviderRegistry, ToolCall, ToolRecord, ToolRegistry, converse, invoke_tool, tool
 from callgate.errors import CallgateError, RegistrationError
 from callgate.hooks import by_stage
 from callgate.jobs import CeleryJobs, EmbeddedJobs, ProcrastinateJobs
+from callgate.mcp import server as serve
 from callgate.models import Anthropic, Gemini, Ollama, OpenAIChat, OpenAIEmbeddings, OpenAIResponses
 from callgate.picking import Cascade, Discovery, LLMScorer, Mixture, PickContext, pick_tools
 from callgate.stores import MemoryStore, RedisStore, SqlStore
+from callgate.testing import FakeClock, RecordingHook, Say, ScriptedModel
 
 OBJECT = {"type": "object", "properties": {}}
 CLIENT = OpenAIChat("http://127.0.0.1:9", model="m")
@@ -247,6 +249,60 @@ def test_a_part_of_a_pick_that_would_exclude_nothing_is_refused(name: str) -> No
         make()
     PickContext(enabled={"add"}, mode="read-only")
     PickContext(mode="dry-run")
+
+
+# ------------------------------------------------------------------ values that could not work
+
+CALLS_OPTIONS = {"events": 5, "task": 5, "joins_waiting": "no", "idempotency_key": 5, "session_id": 5}
+
+
+@pytest.mark.parametrize("option", CALLS_OPTIONS)
+async def test_an_option_of_a_call_of_another_type_is_refused(option: str) -> None:
+    """``joins_waiting="no"`` joined, and ``events=5`` failed the tool at its first progress."""
+    options: Any = {option: CALLS_OPTIONS[option]}
+    async with Gate([add]) as gate:
+        result = await gate.call("add", {}, **options)
+        assert result.error is not None
+        assert (result.error.code, option in result.error.public) == ("bad_call", True)
+        assert (await gate.call("add", {}, joins_waiting=False, idempotency_key="k")).ok
+
+
+def ended_twice() -> None:
+    """End a block of an override twice."""
+    block = ProviderRegistry().override({})
+    block.__enter__()
+    for _ in range(2):
+        block.__exit__(None, None, None)
+
+
+USELESS: dict[str, tuple[Callable[[], object], str]] = {
+    "a page for all calls": (lambda: serve(Gate([add]), approvals_url="https://desk.example"), "has no {handle}"),
+    "a text as a script": (lambda: LOOSE_KINDS["model"]("hello"), r"write ScriptedModel\(\[Say\('Hello\.'\)\]\)"),
+    "a text as a turn": (lambda: LOOSE_KINDS["model"](["hello"]), "a script is a list of turns"),
+    "a turn as a script": (lambda: LOOSE_KINDS["model"](Say("hello")), "a script is a list of turns"),
+    "a text as stages": (lambda: RecordingHook("will_audit"), r"write RecordingHook\(\['will_audit'\]\)"),
+    "no time": (lambda: FakeClock().advance(float("nan")), "give a finite number"),
+    "an endless time": (lambda: FakeClock().advance(float("inf")), "give a finite number"),
+    "an end without a block": (ended_twice, "has ended already"),
+    "a text as enabled tools": (lambda: ToolRegistry().definitions("add"), "not a text"),
+    "a mapping of enabled tools": (lambda: ToolRegistry().definitions({"add": False}), "not a mapping"),
+}
+LOOSE_KINDS: dict[str, Any] = {"model": ScriptedModel}
+
+
+@pytest.mark.parametrize("name", USELESS)
+def test_a_value_that_could_not_work_is_refused(name: str) -> None:
+    """Each was taken, and did something else or nothing."""
+    make, says = USELESS[name]
+    with pytest.raises((CallgateError, TypeError, ValueError), match=says):
+        make()
+
+
+def test_a_refused_call_can_be_shown() -> None:
+    """A traceback with local variables raised another error."""
+    with pytest.raises(TypeError, match="takes keywords") as refused:
+        ToolCall("add")  # type: ignore[arg-type]
+    assert "ToolCall(name=" in repr(refused.traceback[-1].frame.f_locals["self"])
 
 
 # ------------------------------------------------------------------ messages

@@ -68,10 +68,6 @@ class ToolCall:
         wire_name: str | None = None,
         **unknown: Never,
     ) -> None:
-        if positional or unknown or name is _NO_NAME:
-            raise TypeError(
-                "a ToolCall has a name and takes keywords; write ToolCall(name=..., arguments={...}, id=...)"
-            )
         fill = partial(object.__setattr__, self)  # as the constructor that a frozen dataclass gets
         fill("name", name)
         fill("arguments", arguments)
@@ -80,6 +76,10 @@ class ToolCall:
         fill("truncated", truncated)
         fill("chunk", chunk)
         fill("wire_name", name if wire_name is None else wire_name)
+        if positional or unknown or name is _NO_NAME:  # last: a traceback shows the refused object
+            raise TypeError(
+                "a ToolCall has a name and takes keywords; write ToolCall(name=..., arguments={...}, id=...)"
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the call as a JSON object, without ``chunk``; ``from_dict`` reads it."""

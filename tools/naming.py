@@ -6,11 +6,14 @@ import functools
 import hashlib
 import inspect
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Container, Mapping
 from difflib import get_close_matches
-from typing import ParamSpec, TypeVar, cast
+from typing import ParamSpec, TypeAlias, TypeVar, cast
 
-from callgate.providers.kinds import fault_of_kind
+from callgate.providers.kinds import fault_of_kind, truth
+
+Enabled: TypeAlias = Container[str] | Callable[[str], bool]
+"""Names of enabled tools, or a function of a name."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -28,6 +31,31 @@ def fault_of_names(what: str, given: object) -> str | None:
         return fault
     patterns = [one for one in cast("Collection[str]", given) if one == "*" or (what == "tools" and "*" in one)]
     return f"has the pattern {patterns[0]!r}; list the names, or leave it out to match all" if patterns else None
+
+
+def check_enabled(owner: str, enabled: Enabled | None) -> None:
+    """Refuse a text, which contains its substrings, and a mapping, which contains also the names that it maps to False.
+
+    Raises:
+        TypeError: *enabled* is one of them.
+    """
+    if isinstance(enabled, str):
+        raise TypeError(f"{owner}: enabled is a collection of names, not a text")
+    if isinstance(enabled, Mapping):
+        raise TypeError(
+            f"{owner}: enabled is a collection of names, not a mapping; write {{name for name, on in flags.items() if on}}"
+        )
+
+
+def is_enabled(owner: str, enabled: Enabled | None, name: str) -> bool:
+    """Return True if a tool of this name is enabled; None enables all.
+
+    Raises:
+        TypeError: the function returned another type than a boolean.
+    """
+    if enabled is None:
+        return True
+    return truth(owner, "enabled", enabled(name)) if callable(enabled) else name in enabled
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias
 from weakref import WeakSet
@@ -14,7 +14,7 @@ from callgate.providers.logs import LogEvent, emit
 from callgate.tools.declaring.declare import as_tool
 from callgate.tools.declaring.executor import ToolSchema
 from callgate.tools.definition import ToolDefinition
-from callgate.tools.naming import did_you_mean
+from callgate.tools.naming import Enabled, check_enabled, did_you_mean, is_enabled
 from callgate.tools.record import ToolRecord
 from callgate.tools.schemas.engines.dialect import Role
 from callgate.tools.values import clip
@@ -22,7 +22,6 @@ from callgate.tools.values import clip
 _ROLES: tuple[Role, ...] = ("parameters", "output")
 _VERIFIED = WeakSet[ToolRecord]()
 """Trusted records whose schemas were checked: neither changes, so another gate does not check them again."""
-Enabled = Callable[[str], bool] | Container[str]
 Change: TypeAlias = Mapping[str, ToolRecord | None]
 """The new records by name; None for a tool that goes."""
 Changing: TypeAlias = Callable[[Change], AbstractContextManager[None]]
@@ -188,11 +187,13 @@ class ToolRegistry(metaclass=Explained):
         return tuple(self._records)
 
     def definitions(self, enabled: Enabled | None = None) -> tuple[ToolDefinition, ...]:
-        """The definitions of the enabled tools, by name; None means all, an empty collection none."""
-        if enabled is None:
-            return tuple(record.definition for record in self.list())
-        allows = enabled if callable(enabled) else enabled.__contains__
-        return tuple(record.definition for record in self.list() if allows(record.id))
+        """The definitions of the enabled tools, by name; None means all, an empty collection none.
+
+        Raises:
+            TypeError: *enabled* is a text or a mapping, or a function that returned another type than a boolean.
+        """
+        check_enabled("ToolRegistry", enabled)
+        return tuple(record.definition for record in self.list() if is_enabled("ToolRegistry", enabled, record.id))
 
     def schemas(self, enabled: Enabled | None = None) -> tuple[ToolSchema, ...]:
         """The schemas of the enabled tools for a planner; ``enabled`` as in ``definitions``."""

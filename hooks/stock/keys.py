@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from callgate.errors import HookError
 from callgate.hooks.context import InvokeContext
-from callgate.hooks.stock.options import refuse_result
+from callgate.providers.kinds import refuse_result
 from callgate.tools.naming import did_you_mean
 
 Reader: TypeAlias = Callable[[InvokeContext], str]

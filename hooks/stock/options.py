@@ -8,7 +8,7 @@ from datetime import timedelta
 from fractions import Fraction
 from functools import wraps
 from os import PathLike
-from typing import Any, Literal, NoReturn, TypedDict, TypeVar, cast, get_args
+from typing import Any, Literal, TypedDict, TypeVar, cast, get_args
 
 from callgate.errors import HookError
 from callgate.hooks.base import Hook
@@ -211,17 +211,6 @@ def set_options(hook: Hook, options: HookOptions) -> None:
 
 
 # ---------------------------------------------------------------------- values
-
-
-def refuse_result(hook: str, setting: str, value: object, give: str) -> NoReturn:
-    """Refuse what a function of the application returned; a coroutine is closed, since nothing awaits it.
-
-    Raises:
-        TypeError: always; the message says what to return.
-    """
-    if inspect.iscoroutine(value):
-        value.close()
-    raise TypeError(f"{setting} of {hook} returned {type(value).__name__}; return {give}")
 
 
 def is_number(value: Any, *, least: float, whole: bool = False) -> bool:

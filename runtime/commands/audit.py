@@ -17,7 +17,7 @@ from callgate.hooks.stock.records.audit_otlp import AuditOtlp
 from callgate.hooks.stock.records.audit_retention import prune_audit
 from callgate.hooks.stock.records.audit_verify import AuditReport, Head, Progress, verify_audit
 from callgate.providers.stores.base import AuditRow
-from callgate.runtime.commands.common import Command, Refused, confirm, opened, progress_table, read_keys, when
+from callgate.runtime.commands.common import Command, Refused, confirm, opened, progress_table, read_keys, when, words
 
 ANCHORS = "a file of anchors kept elsewhere: per line a JSON object with segment, number and hash, as logged"
 KEYS = "a file with the signing keys of rows and checkpoints, one a line; the first key signs"
@@ -51,7 +51,9 @@ def main(arguments: Sequence[str], out: TextIO = sys.stdout, answers: TextIO = s
         "--namespace",
         about=EXPORTING,
     )
-    export.add_argument("--cursor", required=True, metavar="NAME", help="the name of the position in the log")
+    export.add_argument(
+        "--cursor", type=words, required=True, metavar="NAME", help="the name of the position in the log"
+    )
     target = export.add_mutually_exclusive_group(required=True)
     target.add_argument("--file", type=Path, metavar="FILE", help=LINES)
     target.add_argument("--otlp", metavar="URL", help="such as http://localhost:4318/v1/logs")
@@ -60,7 +62,7 @@ def main(arguments: Sequence[str], out: TextIO = sys.stdout, answers: TextIO = s
     )
     pruning.add_argument("--export", type=Path, required=True, metavar="FILE", help=LINES)
     pruning.add_argument("--signing-keys", type=Path, required=True, metavar="FILE", help=KEYS)
-    pruning.add_argument("--exported-by", action="append", default=[], metavar="NAME", help=EXPORTED)
+    pruning.add_argument("--exported-by", type=words, action="append", metavar="NAME", help=EXPORTED)
     return command.run(arguments, out, answers)
 
 

@@ -48,6 +48,17 @@ def duration(text: str) -> float:
     return seconds
 
 
+def words(text: str) -> str:
+    """Read a text with a meaning.
+
+    Raises:
+        ArgumentTypeError: the text is empty.
+    """
+    if not text.strip():
+        raise argparse.ArgumentTypeError("give a text that is not empty")
+    return text
+
+
 def number_of_rows(text: str) -> int:
     """Read the maximum number of rows of a list.
 

@@ -32,6 +32,7 @@ from callgate.runtime.commands.common import (
     read_keys,
     refuse_short,
     when,
+    words,
     write_facts,
     write_json,
     write_table,
@@ -76,11 +77,13 @@ def main(arguments: Sequence[str], out: TextIO = sys.stdout, answers: TextIO = s
     outcome.add_argument("--committed", action="store_true", help="the effect happened")
     outcome.add_argument("--no-effect", action="store_true", help="the effect did not happen, and will not")
     settling.add_argument("--output", type=_json, metavar="JSON", help="the output that a repeat gets (null)")
-    settling.add_argument("--note", required=True, metavar="TEXT", help="how you know")
+    settling.add_argument("--note", type=words, required=True, metavar="TEXT", help="how you know")
     settling.add_argument(
         "--signing-keys", type=Path, metavar="FILE", help="keys that sign the effect and the audit row, one a line"
     )
-    settling.add_argument("--by", metavar="NAME", help="who settles it (default: the user of the operating system)")
+    settling.add_argument(
+        "--by", type=words, metavar="NAME", help="who settles it (default: the user of the operating system)"
+    )
     command.add(
         "prune", prune, "delete what has ended", "address", "--namespace", "--older-than", "--yes", about=PRUNING
     )

@@ -34,6 +34,7 @@ from callgate.runtime.pipeline.options import CallOptions
 from callgate.tools.calls import ANONYMOUS, Outcome, ToolCall, ToolResult, User
 from callgate.tools.definition import ToolDefinition
 from callgate.tools.naming import did_you_mean
+from callgate.tools.values import thaw
 
 Tell: TypeAlias = Callable[[ConversationEvent], Awaitable[None]]
 _ENDED = {
@@ -330,7 +331,7 @@ def _start(messages: Messages, options: LoopOptions, wire: str, user: User) -> L
     if options.resume is None:
         if not messages:
             raise ValueError("a conversation begins with a message")
-        return LoopState(as_messages(messages))
+        return LoopState(thaw(as_messages(messages)))  # deeply: the caller may change its list while calls run
     if messages:
         raise ValueError("give messages or a state to resume, not both")
     progress = load_state(options.resume, wire, user)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from callgate.errors import Denied
+from callgate.providers.kinds import truth
 from callgate.providers.logs import LogEvent, emit
 from callgate.runtime.gate.invoker import Invoker
 from callgate.runtime.models.wire.codec import ApprovalCodec, Codec
@@ -67,7 +68,7 @@ class ProviderItems:
         if not isinstance(self.codec, ApprovalCodec) or self.codec.decision(item, False) is None:
             return None
         approve = await self._decided(item)
-        if not isinstance(approve, bool):
+        if approve is None:
             return None
         call = call_of_item(item, self.codec.name)
         if approve:
@@ -84,7 +85,8 @@ class ProviderItems:
         try:
             async with limit:
                 answer = self.decide(item)
-                return await answer if inspect.isawaitable(answer) else answer
+                answer = await answer if inspect.isawaitable(answer) else answer
+                return None if answer is None else truth("converse", "decide", answer)
         except Exception as error:  # noqa: BLE001  (calls have run, and their history must not be lost)
             if not limit.expired():
                 emit(LogEvent.PROVIDER_FAILED, provider="decide", phase="approval", error=error)

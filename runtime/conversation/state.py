@@ -11,6 +11,7 @@ from callgate.errors import CallgateError
 from callgate.runtime.models.wire.reply import Usage
 from callgate.runtime.pipeline.result_json import result_as_json, result_from_json
 from callgate.tools.calls import Outcome, ToolCall, ToolResult, User
+from callgate.tools.values import thaw
 
 VERSION = 1
 
@@ -84,7 +85,7 @@ def load_state(state: object, wire: str, user: User) -> LoopState:
     if whose != [user.tenant, user.id]:
         raise StateRefused("the state is another user's")
     try:
-        return _progress(kept)
+        return _progress(thaw(dict(kept)))  # the caller may change its state while calls run
     except (AttributeError, TypeError, KeyError, ValueError):
         raise StateRefused("the state is damaged") from None
 

@@ -12,13 +12,14 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
-from callgate.errors import Control, DeadlineExceeded, HookError, InvocationError
+from callgate.errors import Control, DeadlineExceeded, InvocationError
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.instances import instance_made, instance_of
 from callgate.hooks.remembered import remembered
 from callgate.hooks.selection import Registration, is_async
 from callgate.hooks.stages import RECORDS, RELEASE_OF, STAGES, Row, Section, Stage
 from callgate.hooks.state.step import ASYNC, ASYNC_LEASE, SYNC, SYNC_LEASE, PlanStep, StepCall, plan_step
+from callgate.providers.kinds import truth
 from callgate.providers.markers import Injected, find_injected
 from callgate.runtime.pipeline.shadow import in_shadow, shadow_of
 
@@ -227,10 +228,7 @@ def applies_to(
         if wanted is None or not is_of_tenant:
             return is_of_tenant
         answer = (wanted if cls is None else (await instance_made(ctx, cls)).filter)(ctx)
-        answer = await answer if inspect.isawaitable(answer) else answer
-        if answer is None:  # as without `return`: the hook would be skipped, and it may be a gate
-            raise HookError(f"{registration.name}.filter returned None; it returns True or False")
-        return bool(answer)
+        return truth(registration.name, "filter", await answer if inspect.isawaitable(answer) else answer)
 
     if step is not None and step.shadow:
         here = plan_step(step.stage, step.name, step.hook, shadow=True)  # a filter takes nothing that is given back

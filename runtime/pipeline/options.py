@@ -7,8 +7,9 @@ from typing import TypedDict
 
 from callgate.errors import Invalid
 from callgate.hooks.context import InvokeContext
-from callgate.hooks.state.facts import IdleLimit
+from callgate.hooks.state.facts import Consumer, IdleLimit
 from callgate.providers.ids import flaw_of
+from callgate.providers.kinds import annotations_of, fault_of_kind
 from callgate.tools.execution import TaskIds
 from callgate.tools.limits import fault_of_seconds
 from callgate.tools.naming import did_you_mean
@@ -43,11 +44,10 @@ class CallOptions(TypedDict, total=False):
 
     ``deadline`` is in seconds and wins over the deadlines of the tool and the gate. ``idle`` are the seconds for which the
     call may report no progress, and wins alike: ``ctx.progress`` and ``ctx.send`` start them anew, also in the calls that
-    the tool makes; a deadline holds in any case. ``request_id`` is also the
-    correlation id. ``events`` receives progress and partial outputs; ``gate.stream`` sets it. ``task`` has the ids of the
-    task that the call belongs to; the A2A host sets it. With ``joins_waiting``, a call that waits for a decision and later
-    ones of the same user, tool and arguments share one suspension. It is for hosts whose model repeats a call to learn its
-    outcome; anonymous users do not share any.
+    the tool makes; a deadline holds in any case. ``request_id`` is also the correlation id. ``events`` receives progress
+    and partial outputs; ``gate.stream`` sets it. ``task`` has the ids of the task that the call belongs to; the A2A host
+    sets it. With ``joins_waiting``, a call that waits for a decision and later ones of the same user, tool and arguments
+    share one suspension. Hosts whose model repeats a call to learn its outcome set it; anonymous users share none.
     """
 
     session_id: str | None
@@ -55,7 +55,7 @@ class CallOptions(TypedDict, total=False):
     deadline: float | None
     idle: float | None
     idempotency_key: str | None
-    events: object
+    events: Consumer[InvokeContext] | None
     task: TaskIds | None
     joins_waiting: bool
 
@@ -68,7 +68,7 @@ _INSTEAD = {
     "user_id": "user=User(id)",
 }
 """The option to write for names of other frameworks."""
-_IDS = ("session_id", "request_id")
+_IDS = ("session_id", "request_id", "idempotency_key")
 _LIMITS = ("deadline", "idle")
 
 
@@ -105,8 +105,10 @@ def apply_options(ctx: InvokeContext, options: CallOptions) -> None:
         if name not in CallOptions.__annotations__:
             raise no_option(name, CallOptions.__annotations__)
         if value is not None and name not in _LIMITS:
-            if value.__class__ is str or name in _IDS:
+            if name in _IDS:
                 checked_id(name, value)
+            elif (fault := fault_of_kind(value, annotations_of(CallOptions)[name])) is not None:
+                raise BadCall(f"{name} {fault}")
             setattr(ctx.run, name, value)
     run, plan = ctx.run, ctx.run.plan
     limit, idle = options.get("deadline"), options.get("idle")

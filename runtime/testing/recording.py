@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any, Self, TypeVar
 from weakref import WeakKeyDictionary
 
+from callgate.errors import HookError
 from callgate.hooks.base import Hook, Next, as_stage
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.stages import RELEASE_OF, Stage
@@ -50,7 +51,7 @@ class RecordingHook(Hook):
         priority: the hook's priority, to run before or after the hooks under test.
 
     Raises:
-        HookError: an unknown stage.
+        HookError: an unknown stage, or a text in the place of the collection.
     """
 
     guards = False  # does not count as a hook that authorises
@@ -63,6 +64,8 @@ class RecordingHook(Hook):
         priority: float = 0,  # noqa: ARG004
     ) -> Self:
         """Make an object of a class that has the methods for *stages*: hooks are compiled from their class."""
+        if isinstance(stages, str):
+            raise HookError(f"RecordingHook takes a collection of stages; write RecordingHook([{str(stages)!r}])")
         wanted = frozenset(Stage) if stages is None else frozenset(map(as_stage, stages))
         kind: object = cls
         made: Any = _watching(kind, wanted | {RELEASE_OF[stage] for stage in wanted & RELEASE_OF.keys()})

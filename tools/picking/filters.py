@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 import math
-from collections.abc import Callable, Collection, Container, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any
 
-from callgate.providers.kinds import check_fields
+from callgate.providers.kinds import check_fields, truth
+from callgate.tools.naming import Enabled, check_enabled, is_enabled
 from callgate.tools.picking.entry import Entry
 from callgate.tools.picking.index import ToolIndex
 from callgate.tools.picking.results import Excluded
@@ -37,19 +37,14 @@ class PickContext:
         ValueError: ``mode`` is another spelling of ``"read-only"``, which would not exclude tools with an effect.
     """
 
-    enabled: Container[str] | Callable[[str], bool] | None = None
+    enabled: Enabled | None = None
     capabilities: Mapping[str, object] = field(default_factory=dict[str, object])
     mode: str | None = None
     budget: float | None = None
     quota_left: Mapping[str, float | None] | Callable[[str], float | None] | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.enabled, str):  # a text contains every substring of itself
-            raise TypeError("PickContext: enabled is a collection of names, not a text")
-        if isinstance(self.enabled, Mapping):
-            raise TypeError(
-                "PickContext: enabled is a collection of names, not a mapping; write {name for name, on in flags.items() if on}"
-            )
+        check_enabled("PickContext", self.enabled)
         check_fields(self, TypeError)
         if self.mode is not None and self.mode != _READ_ONLY and _letters(self.mode) == _letters(_READ_ONLY):
             raise ValueError(f"PickContext: mode is {self.mode!r}; write {_READ_ONLY!r}")
@@ -61,7 +56,7 @@ def allowed_slots(
     """Return the slots to score, None for all, and the exclusions in the order of registration.
 
     Raises:
-        TypeError: ``visible`` returned another type than a boolean, such as a coroutine.
+        TypeError: ``visible`` or ``enabled`` returned another type than a boolean, such as a coroutine.
     """
     if visible is None and context is None and (allow_unsafe or not index.unsafe):
         return None, ()
@@ -71,7 +66,9 @@ def allowed_slots(
     for slot, entry in enumerate(index.entries):
         if entry is None:
             continue
-        if visible is not None and not _seen(visible, entry):  # first: no other property of a hidden tool is examined
+        if visible is not None and not truth(
+            "pick_tools", "visible", visible(entry.definition)
+        ):  # first: no other property of a hidden tool is examined
             excluded.append(Excluded(entry.name, "not visible"))
         elif slot in unsafe:
             excluded.append(Excluded(entry.name, "unsafe"))
@@ -85,7 +82,7 @@ def allowed_slots(
 def _against(entry: Entry, context: PickContext) -> Iterator[str]:
     """The reason that excludes a tool for this request; empty without one."""
     name = entry.name
-    if not _enabled(context.enabled, name):
+    if not is_enabled("PickContext", context.enabled, name):
         yield "not enabled"
     yield from _lacks(entry, context)
     if context.budget is not None and not _cost(entry) <= context.budget:
@@ -93,15 +90,6 @@ def _against(entry: Entry, context: PickContext) -> Iterator[str]:
     left = _left(context.quota_left, name)
     if left is not None and not left > 0:
         yield "quota"
-
-
-def _seen(visible: Visible, entry: Entry) -> bool:
-    seen: object = visible(entry.definition)
-    if seen is not True and seen is not False:
-        if inspect.iscoroutine(seen):
-            seen.close()
-        raise TypeError(f"visible must return True or False, not {type(seen).__name__}")
-    return seen
 
 
 def _lacks(entry: Entry, context: PickContext) -> Iterator[str]:
@@ -126,12 +114,6 @@ def _letters(text: str) -> str:
 def _names(value: object) -> Collection[object]:
     """A list of names from outside: one name may stand alone, and other types give no names."""
     return [value] if isinstance(value, str) else list(value) if isinstance(value, list | tuple | AbstractSet) else []
-
-
-def _enabled(enabled: Container[str] | Callable[[str], bool] | None, name: str) -> bool:
-    if enabled is None:
-        return True
-    return enabled(name) is True if callable(enabled) else name in enabled
 
 
 def _cost(entry: Entry) -> float:

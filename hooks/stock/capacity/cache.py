@@ -14,8 +14,9 @@ from callgate.hooks.base import Hook, Step
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.state.host import CallPlan
 from callgate.hooks.stock.capacity.single_flight import InFlightCall, Miss, SingleFlight
-from callgate.hooks.stock.options import HookOptions, check_seconds, checked, refuse_result, set_options
+from callgate.hooks.stock.options import HookOptions, check_seconds, checked, set_options
 from callgate.hooks.stock.store_time import store_time
+from callgate.providers.kinds import refuse_result
 from callgate.providers.principal import ANONYMOUS
 from callgate.providers.ranks import Rank
 from callgate.providers.recipe import Recipe
@@ -57,7 +58,8 @@ class Cache(Hook):
             tool takes its context, entries are those of one user and session.
         vary_by: what else the output depends on: ``"session"``, ``"roles"``, ``"scopes"``, or functions of the context
             that return a JSON value.
-        entry_tags: names for ``drop_tags``, or a function of the context that returns them.
+        entry_tags: names for ``drop_tags``, or a function of the context that returns them. An output whose function
+            fails, or returns another type, is not stored.
         store: where entries are kept; default: the store of the gate.
         force: True also caches tools that are not ``effect="read"``.
         store_timeout: seconds that a lookup or a write may take; then the call goes on without the cache.
@@ -105,6 +107,7 @@ class Cache(Hook):
             self.effects = frozenset({Effect.READ})
         varied = [_vary(one) for one in vary_by]
         self._varied, self._vary = [name for name, _ in varied], [read for _, read in varied]
+        self._entry_tags: Callable[[InvokeContext], Iterable[str]] | frozenset[str]
         self._entry_tags = entry_tags if callable(entry_tags) else frozenset(entry_tags)
         backend: Any = store  # isinstance() would read the other parts of the store too
         part = getattr(backend, "cache", backend)
@@ -204,15 +207,15 @@ class Cache(Hook):
             return
         output = ctx.run.output if ctx.run.scrubber is None else ctx.run.scrubber.value(ctx.run.output)
         try:
-            miss.value = compact(orjson.dumps(output, option=_EXACT))
+            value = compact(orjson.dumps(output, option=_EXACT))
         except TypeError:  # not JSON, or a number beyond 64 bits: never stored
             return
-        tags = self._entry_tags(ctx) if callable(self._entry_tags) else self._entry_tags
-        if isinstance(tags, str):  # its characters would be the tags
-            raise HookError(f"Cache: entry_tags returned a text; return a collection, such as [{tags!r}]")
-        if not isinstance(tags, Iterable):
-            refuse_result("Cache", "entry_tags", tags, "a collection of names")
-        miss.tags = frozenset(tags)
+        try:
+            miss.tags = self._entry_tags if isinstance(self._entry_tags, frozenset) else _tags(self._entry_tags(ctx))
+        except Exception as error:  # noqa: BLE001  (the tool has run: its output is not stored, and the caller gets it)
+            ctx.suppress(error)
+        else:
+            miss.value = value
 
     # ------------------------------------------------------------------ for applications
 
@@ -305,6 +308,14 @@ def _checked(given: Vary) -> Vary:
         return refuse_result("Cache", "vary_by", value, "a JSON value") if inspect.iscoroutine(value) else value
 
     return read
+
+
+def _tags(given: object) -> frozenset[str]:
+    if isinstance(given, Iterable) and not isinstance(given, str):  # the characters of a text would be the tags
+        tags = frozenset(given)
+        if all(isinstance(tag, str) for tag in tags):
+            return tags
+    return refuse_result("Cache", "entry_tags", given, "a collection of names")
 
 
 def _bytes(tenant: str, owner: object, varies: Any, arguments: Any) -> bytes:

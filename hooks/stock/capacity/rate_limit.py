@@ -20,11 +20,11 @@ from callgate.hooks.stock.options import (
     check_count,
     checked,
     is_number,
-    refuse_result,
     selectors_of,
     set_options,
 )
 from callgate.hooks.stock.store_time import store_time
+from callgate.providers.kinds import refuse_result, truth
 from callgate.providers.stores.base import Limit, QuotaStore, Store
 from callgate.providers.stores.memory.store import MemoryQuotas
 from callgate.providers.stores.server_answers import GRACE
@@ -273,10 +273,7 @@ class Quota(Hook):
 
     def _refunds(self, ctx: InvokeContext) -> bool:
         if self._refund_if is not None:
-            answer: object = self._refund_if(ctx)
-            if not isinstance(answer, bool):  # a coroutine is true, and each call would get its units back
-                refuse_result("Quota", "refund_on", answer, "True or False")
-            return answer
+            return truth("Quota", "refund_on", self._refund_if(ctx))
         if not _began(ctx):
             return ("cache_hit" if ctx.run.cache_hit and ctx.run.error is None else "not_executed") in self._refund_on
         if ctx.run.error is None:

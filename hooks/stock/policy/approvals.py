@@ -9,7 +9,8 @@ from typing import Protocol, TypeAlias, Unpack
 from callgate.errors import HookError
 from callgate.hooks.base import Hook
 from callgate.hooks.context import InvokeContext
-from callgate.hooks.stock.options import HookOptions, checked, refuse_result, set_options
+from callgate.hooks.stock.options import HookOptions, checked, set_options
+from callgate.providers.kinds import refuse_result
 from callgate.tools.approval import Approval, Demand
 
 Ruled: TypeAlias = bool | Approval

@@ -10,8 +10,9 @@ from callgate.errors import HookError
 from callgate.hooks.base import Hook
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.state.host import Host
-from callgate.hooks.stock.options import HookOptions, check_choice, check_seconds, checked, refuse_result, set_options
+from callgate.hooks.stock.options import HookOptions, check_choice, check_seconds, checked, set_options
 from callgate.hooks.stock.store_time import store_time
+from callgate.providers.kinds import refuse_result
 from callgate.providers.principal import ANONYMOUS, User
 from callgate.providers.stores.base import Grant, Store
 from callgate.tools.definition import ToolDefinition

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from callgate.errors import HookError
-from callgate.providers.kinds import fault_of_kind
+from callgate.providers.kinds import fault_of_kind, refuse_result, truth
 from callgate.providers.principal import User
 from callgate.tools.definition import ToolDefinition, fault_of_effects
 from callgate.tools.naming import fault_of_names
@@ -208,13 +208,9 @@ def names_of(where: str, what: str, given: Collection[str] | None) -> frozenset[
 
 
 def _verdict(answer: object, holds: Verdict) -> EventualJudgement:
-    if answer is True:
-        return holds
-    if answer is False:
-        return ABSTAIN
     if isinstance(answer, Awaitable):
         return _Later(answer, holds)
-    raise TypeError(f"a condition returns True or False, not {type(answer).__name__}")
+    return holds if truth("a rule", "the condition", answer) else ABSTAIN
 
 
 class _Later:
@@ -229,7 +225,7 @@ class _Later:
     def __await__(self) -> Generator[object, None, Verdict]:
         known = yield from self._answer.__await__()
         if isinstance(known, Awaitable):
-            raise TypeError("a condition returns True or False, not an awaitable of an awaitable")
+            refuse_result("a rule", "the awaited condition", known, "True or False")
         found = _verdict(known, self._holds)
         assert isinstance(found, Verdict)
         return found

@@ -39,7 +39,7 @@ async def prune_audit(
     export: Delivery,
     *,
     signing_keys: Iterable[str | bytes],
-    exported_by: Collection[str] = (),
+    exported_by: Collection[str] | None = None,
     progress: Progress | None = None,
     removed: Callable[[int], None] | None = None,
     now: Callable[[], float] = time.time,
@@ -57,19 +57,21 @@ async def prune_audit(
         export: an async function of a sequence of tenants and rows, which are durable elsewhere when it returns, such as
             an ``AuditFile``.
         signing_keys: keys of the checkpoints, as in ``Gate(signing_keys=)``; the first one signs.
-        exported_by: names of cursors of ``export_audit``; rows that one of them has not passed stay.
+        exported_by: names of cursors of ``export_audit``; rows that one of them has not passed stay. None: no cursor counts.
         progress: a function of the report, called every 10,000 verified rows.
         removed: a function of the number of rows removed so far, called after each transaction.
         now: a clock in seconds since the epoch.
 
     Raises:
-        HookError: there are no signing keys, or a cursor does not exist.
+        HookError: there are no signing keys, *exported_by* is empty or one text, or a cursor does not exist.
         StoreError: the log cannot be read, or rows cannot be removed.
     """
     keys = keys_of(signing_keys)
     if keys is None:
         raise HookError("prune_audit needs signing_keys: it stores signed checkpoints in the place of rows")
-    if unknown := set(exported_by) - await audit.cursors():
+    if isinstance(exported_by, str) or (exported_by is not None and not exported_by):
+        raise HookError("exported_by has names of cursors: write exported_by=['siem'], or leave it out for none")
+    if unknown := set(exported_by or ()) - await audit.cursors():
         raise HookError(f"there is no cursor {', '.join(sorted(unknown))!r:.80}; export the log with it first")
     groups: list[list[AuditCheckpoint]] = []
     async with audit.snapshot() as snapshot:
@@ -77,7 +79,7 @@ async def prune_audit(
         await verifier.verify()
         if not verifier.report.ok:
             return AuditPruning(verifier.report)
-        async for segment, limit in _limits(snapshot, exported_by):
+        async for segment, limit in _limits(snapshot, exported_by or ()):
             groups += await _exported(snapshot, segment, before, limit, export, keys, now())
     rows = 0
     for group in groups:

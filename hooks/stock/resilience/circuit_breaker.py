@@ -16,12 +16,12 @@ from callgate.hooks.stock.options import (
     check_count,
     check_seconds,
     checked,
-    refuse_result,
     selectors_of,
     set_options,
 )
 from callgate.hooks.stock.resilience.circuits import SharedCircuits
 from callgate.providers.circuits import LocalCircuits, Probe, Refused, Settings
+from callgate.providers.kinds import truth
 from callgate.providers.stores.base import Store
 
 On: TypeAlias = type[BaseException] | tuple[type[BaseException], ...] | Callable[[Exception], bool]
@@ -155,10 +155,7 @@ class CircuitBreaker(Hook):
     def _is_counted(self, ctx: InvokeContext, error: Exception) -> bool:
         """Ask the function *on*. When it fails, the error counts: a probe whose outcome is unknown closes no circuit."""
         try:
-            answer: object = self._counts(error)
-            return (
-                answer if isinstance(answer, bool) else refuse_result("CircuitBreaker", "on", answer, "True or False")
-            )
+            return truth("CircuitBreaker", "on", self._counts(error))
         except Exception as failure:  # noqa: BLE001  (the error of the tool is the one to raise)
             ctx.suppress(failure)
             return True

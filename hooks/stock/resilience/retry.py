@@ -22,8 +22,8 @@ from callgate.errors import (
 )
 from callgate.hooks.base import Hook, Next
 from callgate.hooks.context import InvokeContext
-from callgate.hooks.stock.options import HookOptions, check_count, check_seconds, checked, refuse_result, set_options
-from callgate.providers.kinds import check_fields
+from callgate.hooks.stock.options import HookOptions, check_count, check_seconds, checked, set_options
+from callgate.providers.kinds import check_fields, refuse_result
 from callgate.tools.definition import Effect
 
 Errors: TypeAlias = type[BaseException] | tuple[type[BaseException], ...]

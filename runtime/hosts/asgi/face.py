@@ -61,7 +61,8 @@ def bound(
     """Make a FastAPI dependency that gives a gate for the user of the request. Needs the extra ``asgi``.
 
     Keep the result: ``current = callgate.bound(gate, authenticate=...)``, then ``Depends(current)``. A request without a
-    user is refused with 401 and the header ``WWW-Authenticate: challenge``.
+    user is refused with 401 and the header ``WWW-Authenticate: challenge``, and each request with 503 while the gate is
+    not open.
 
     Raises:
         RegistrationError: *authenticate* is None, a setting is of another type, or Starlette is not installed.

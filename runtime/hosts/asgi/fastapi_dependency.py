@@ -9,6 +9,7 @@ from callgate.errors import RegistrationError
 from callgate.runtime.gate import Gate
 from callgate.runtime.gate.bound import Bound
 from callgate.runtime.hosts.http_requests import Authenticate, principal
+from callgate.runtime.hosts.not_open import OPENS, NotOpen
 
 
 def require_starlette(what: str) -> None:
@@ -26,8 +27,9 @@ def require_starlette(what: str) -> None:
 def user_dependency(
     gate: Gate, authenticate: Authenticate | None, challenge: str | None = "Bearer"
 ) -> Callable[[object], Coroutine[object, None, Bound]]:
-    """Return a dependency that gives the ``Bound`` of the request's user, or refuses the request with 401.
+    """Return a dependency that gives the ``Bound`` of the request's user.
 
+    It refuses a request without a user with 401, and each one with 503 while the gate is not open.
     FastAPI reads the signature of a dependency. The annotation is set here, so that Starlette stays optional; it covers
     requests and web sockets.
 
@@ -44,7 +46,12 @@ def user_dependency(
         )
     headers = None if challenge is None else {"WWW-Authenticate": challenge}
 
+    closed = NotOpen("bound", OPENS)
+
     async def bound(connection: object) -> Bound:
+        if not gate.is_open:
+            closed.log()
+            raise HTTPException(503, "The service is not available.")
         user = await principal(authenticate, connection)
         if user is None:
             raise HTTPException(401, "Not authenticated.", headers)

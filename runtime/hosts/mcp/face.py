@@ -170,6 +170,11 @@ def server(
     """
     limits = (max_sessions, max_user_sessions, max_user_streams)
     _check(authenticate, oauth, allowed_hosts, challenge, read_timeout, page, max_body, *limits)
+    if approvals_url is not None and "{handle}" not in approvals_url:
+        raise RegistrationError(
+            "mcp.server: approvals_url has no {handle}, so each call has the same page; "
+            "write approvals_url='https://desk.example/approvals/{handle}'"
+        )
     from callgate.runtime.hosts.mcp.access import Access
     from callgate.runtime.hosts.mcp.server import GateServer
 

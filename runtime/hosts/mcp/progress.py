@@ -30,7 +30,7 @@ class Reports:
         self._sending: asyncio.Future[None] | None = None
         self.in_order = asyncio.Lock()
 
-    def progress(self, _ctx: InvokeContext, progress: float, total: float | None, message: str | None) -> None:
+    def progress(self, ctx: InvokeContext, progress: float, total: float | None, message: str | None) -> None:
         """Queue a report without waiting. Plain tools call this from their thread."""
         report = progress, total, message
         if threading.get_ident() == self._thread:
@@ -39,7 +39,7 @@ class Reports:
         with suppress(RuntimeError):  # the loop has closed: an abandoned thread has no reader
             self._loop.call_soon_threadsafe(self._offer, report)
 
-    async def partial(self, _ctx: InvokeContext, _value: object) -> None:
+    async def partial(self, ctx: InvokeContext, value: object) -> None:
         """Leave the part out: the result has the whole output."""
 
     async def sent(self) -> None:

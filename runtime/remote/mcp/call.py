@@ -13,7 +13,7 @@ from callgate.errors import ToolError, ToolFailed
 from callgate.hooks.tool_view import ToolView
 from callgate.runtime.remote.mcp.credentials import TOKEN
 from callgate.runtime.remote.mcp.definitions import visible
-from callgate.runtime.remote.mcp.exchange import Exchange
+from callgate.runtime.remote.mcp.exchange import Exchange, put_off
 from callgate.runtime.remote.mcp.face import McpServer
 from callgate.runtime.remote.mcp.held_parts import with_parts
 from callgate.runtime.remote.mcp.owner import Owner
@@ -22,8 +22,6 @@ from callgate.runtime.remote.mcp.under_way import CallUnderWay
 
 PATIENCE = 1.0
 """Seconds that a call waits for a server that is being connected again."""
-RETRY_AFTER = 2_000
-"""Milliseconds after which a call may be repeated while the server is not connected."""
 _TOKEN = re.compile(r"[\x21-\x7e]*")
 MAX_PARTS = 32 * 1024 * 1024
 """Maximum size of the parts of one result, in bytes."""
@@ -92,11 +90,7 @@ class RemoteTool:
         if session is None and begun:
             raise ToolFailed(f"the MCP server {self._server.name!r} is not connected")
         if session is None:
-            ctx.retry_after(
-                RETRY_AFTER,
-                f"the MCP server {self._server.name!r} is not connected",
-                public="The server of this tool cannot be reached now.",
-            )
+            put_off(ctx, self._server.name)
         if not begun and not self._is_current():
             raise ToolError(
                 "The definition of this tool has changed. Read the tools again.", code="remote_changed", no_effect=True

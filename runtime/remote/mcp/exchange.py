@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections.abc import Coroutine
 from functools import cache
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import httpx2
 from mcp.client.session import ClientSession
@@ -43,6 +43,8 @@ R = TypeVar("R", bound="BaseModel")
 
 LATER = 1.0
 """Seconds after the deadline of a call at which the SDK gives up: the gate cancels the call before."""
+RETRY_AFTER = 2_000
+"""Milliseconds after which a call may be repeated while the server is not connected."""
 OPEN = ""
 """The key of the question of an open call: such a call asks one at a time."""
 
@@ -143,6 +145,15 @@ class Exchange:
         return self._server.timeout if left is None else left + LATER
 
     async def _call_tool(self, params: CallToolRequestParams) -> CallToolResult | Asking:
+        try:
+            with self._call.current():
+                return await self._sent(params)
+        except ToolFailed:
+            if self._call.unsent:
+                put_off(self._ctx, self._server.name)
+            raise
+
+    async def _sent(self, params: CallToolRequestParams) -> CallToolResult | Asking:
         request = CallToolRequest(params=params)
         if self._session.protocol_version not in MODERN_PROTOCOL_VERSIONS:
             self._call.start(self.send(request, CallToolResult, within=math.inf))
@@ -217,6 +228,15 @@ class Exchange:
                     raise
                 calls.take_up(self._call.token, self._ctx)
         return {OPEN: ElicitResult(action="cancel")}
+
+
+def put_off(ctx: ToolView, server: str) -> NoReturn:
+    """Refuse a call for now, because its server cannot be reached."""
+    ctx.retry_after(
+        RETRY_AFTER,
+        f"the MCP server {server!r} is not connected",
+        public="The server of this tool cannot be reached now.",
+    )
 
 
 async def _leaving(request: Coroutine[object, None, R]) -> R:

@@ -23,6 +23,7 @@ from callgate.runtime.models.wire.message_memory import parse_bounded
 from callgate.runtime.remote.mcp.credentials import PerUser
 from callgate.runtime.remote.mcp.face import McpServer
 from callgate.runtime.remote.mcp.held_messages import HeldMessages
+from callgate.runtime.remote.mcp.under_way import CALL
 
 TASKS_EXTENSION = "io.modelcontextprotocol/tasks"
 """The identifier of the extension for tasks, which client and server declare."""
@@ -185,7 +186,7 @@ async def http(server: McpServer) -> AsyncGenerator[Streams]:
         headers={"accept-encoding": "identity", **server.headers},  # the limit holds for what is read
         timeout=timeout,
         transport=bounded_transport(httpx2, httpx2.AsyncHTTPTransport(), held.max_bytes, reader=held.reader),
-        event_hooks={"request": [_limit_waits(timeout)]},
+        event_hooks={"request": [_limit_waits(timeout), _watch_first]},
         trust_env=False,
     )
     async with (
@@ -235,3 +236,18 @@ def _limit_waits(limits: httpx2.Timeout) -> Callable[[httpx2.Request], Awaitable
             request.extensions["timeout"] = given | {"read": max(given["read"], MAX_SILENCE)}
 
     return limit
+
+
+async def _watch_first(request: httpx2.Request) -> None:
+    """Note whether a call was sent: the SDK ends the session for every failure, its own or that of another request."""
+    call = CALL.get()
+    if request.method != "POST" or call is None or not call.posts():
+        return
+
+    async def trace(event: str, _: object) -> None:
+        if event == "connection.connect_tcp.started":
+            call.unsent = True
+        elif event.endswith(".send_request_headers.started"):
+            call.unsent = False
+
+    request.extensions["trace"] = trace

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import secrets
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Generator
+from contextlib import contextmanager
 from contextvars import ContextVar
 
 from mcp.client.session import ClientRequestContext
@@ -40,12 +41,15 @@ class CallUnderWay:
 
     Up to version 2025-11-25, the server asks over the connection and its request stays open. So the request of the call
     stays open, too, while the call is suspended: the run that has the answer takes it up again by its token.
+
+    ``unsent`` is True while its first request over HTTP waits for a connection: the server has not seen the call.
     """
 
     def __init__(self, ctx: ToolView, tool: str, sampled: int) -> None:
         self.ctx: ToolView | None = ctx
         self.user, self.tool, self.sampled = ctx.user, tool, sampled
         self.token = secrets.token_hex(16)
+        self._posts, self.unsent = False, False
         self.question: ElicitRequestFormParams | None = None
         self._answer: asyncio.Future[ElicitResult] | None = None
         self._asks = asyncio.Event()
@@ -53,11 +57,24 @@ class CallUnderWay:
 
     def start(self, request: Coroutine[object, None, CallToolResult]) -> None:
         """Send the request of the call."""
-        # asyncio: it outlives the run that sends it
-        token = CALL.set(self)
-        self._sending = asyncio.ensure_future(request)
+        with self.current():
+            # asyncio: it outlives the run that sends it
+            self._sending = asyncio.ensure_future(request)
         self._sending.add_done_callback(_read)
-        CALL.reset(token)
+
+    @contextmanager
+    def current(self) -> Generator[None]:
+        """Make this the call of the requests that begin in the block."""
+        token = CALL.set(self)
+        try:
+            yield
+        finally:
+            CALL.reset(token)
+
+    def posts(self) -> bool:
+        """Note a request over HTTP; return True for the first one, which is that of the call."""
+        before, self._posts = self._posts, True
+        return not before
 
     async def ended_or_asks(self, within: float | None = None) -> bool:
         """Wait for the response, or for a question; return True for a response. A run that is cancelled ends the request.

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
+from callgate.providers.kinds import fault_of_kind
 from callgate.runtime.models.wire.reply import Usage
 from callgate.runtime.testing.model.requests import ModelRequest
 
@@ -214,6 +215,10 @@ class ScriptPlayer:
     """Plays the turns of a script, one for each request."""
 
     def __init__(self, steps: Sequence[ScriptItem] | Callable[[ModelRequest], TurnParts], *, repeat: bool) -> None:
+        if fault_of_kind(steps, Sequence[ScriptItem] | Callable[[ModelRequest], TurnParts]) is not None:
+            raise TypeError(
+                "a script is a list of turns, or a function of the request; write ScriptedModel([Say('Hello.')])"
+            )
         self._always: Callable[[ModelRequest], TurnParts] | None = steps if callable(steps) else None
         self._steps: tuple[ScriptItem, ...] = () if callable(steps) else tuple(steps)
         self._repeat = repeat

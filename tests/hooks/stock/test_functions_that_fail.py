@@ -18,11 +18,14 @@ from callgate.hooks import (
     CircuitBreaker,
     Concurrency,
     Consent,
+    FeatureFlags,
     Quota,
     RequireApproval,
     Retry,
     Secrets,
+    forbid,
     permit,
+    sampled,
 )
 from tests.world import USER
 
@@ -45,9 +48,15 @@ FAULTS: dict[str, Callable[..., Any]] = {
     "an object": lambda *_: object(),
     "a coroutine": lambda *_: later(),
     "NaN": lambda *_: float("nan"),
+    "0": lambda *_: 0,
+    "an empty text": lambda *_: "",
+    "an empty list": lambda *_: [],
 }
 BEFORE: dict[str, Callable[[Any], Hook]] = {
     "RequireApproval(when=)": lambda given: RequireApproval(when=given),
+    "filter=": lambda given: Authorize(forbid("all"), filter=given),
+    "filter= of a sample": lambda given: sampled(Authorize(forbid("all"), filter=given), 100),
+    "FeatureFlags": FeatureFlags,
     "Authorize(permit(when=))": lambda given: Authorize(permit("p", when=given)),
     "Authorize(permit(when_input=))": lambda given: Authorize(permit("p", when_input=given)),
     "Quota(by=)": lambda given: Quota("9/hour", by=given, name="q"),
@@ -66,25 +75,47 @@ AFTER: dict[str, Callable[[Any], Hook]] = {
     "CircuitBreaker(on=)": lambda given: CircuitBreaker(2, on=given),
     "Quota(refund_on=)": lambda given: Quota("9/hour", refund_on=given),
 }
+AFTER_SUCCESS: dict[str, Callable[[Any], Hook]] = {
+    **AFTER,
+    "Cache(entry_tags=)": lambda given: Cache(60, entry_tags=given),
+}
 MEANT = {
+    ("filter=", "a coroutine"),
+    ("filter= of a sample", "a coroutine"),
+    ("FeatureFlags", "a coroutine"),
     ("RequireApproval(when=)", "a coroutine"),  # an awaitable of a verdict is one
     ("Authorize(permit(when=))", "a coroutine"),
     ("Authorize(permit(when_input=))", "a coroutine"),
     ("Cache(vary_by=)", "None"),  # a JSON value
-    ("Cache(vary_by=)", "NaN"),
+    ("Consent", "an empty list"),  # the tool needs no consent
+    ("Consent(text=)", "an empty text"),
+    ("Quota(cost=)", "0"),  # the call is not counted
+    ("Retry(on=)", "0"),  # seconds to wait
+    ("Retry(wait=)", "0"),
+    ("Cache(entry_tags=)", "an empty list"),
+    *(("Cache(vary_by=)", fault) for fault in ("NaN", "0", "an empty text", "an empty list")),
+    *(
+        (f"{hook}(by={parts})", "an empty text")
+        for hook in ("Quota", "Concurrency", "CircuitBreaker")
+        for parts in ("", "[..., ...]")
+    ),
 }
 
 
-async def outcome_of(hook: Hook) -> tuple[str, list[BaseException], list[BaseException | None], int]:
-    """Call a tool that fails; return the outcome, suppressed faults, the error of the call, and how often it ran."""
+async def outcome_of(
+    hook: Hook, *, succeeds: bool = False
+) -> tuple[str, list[BaseException], list[BaseException | None], int]:
+    """Call a tool, which fails by default; return the outcome, suppressed faults, the error of the call, and how often it ran."""
     ran: list[int] = []
     faults: list[BaseException] = []
     errors: list[BaseException | None] = []
 
     @tool(effect="read")
     async def work(n: int) -> int:
-        """Fail."""
+        """Fail, or return 1."""
         ran.append(n)
+        if succeeds:
+            return n
         raise ConnectionError("the tool's own")
 
     class Looks(Hook):
@@ -115,10 +146,22 @@ async def test_no_call_passes_a_gate_whose_function_fails(setting: str, fault: s
 @pytest.mark.parametrize("setting", AFTER)
 async def test_the_error_of_the_tool_stays_that_of_the_call(setting: str, fault: str) -> None:
     """The fault of the function is logged beside it, and the tool does not run again."""
+    if (setting, fault) in MEANT:
+        pytest.skip("a value that the setting takes")
     outcome, faults, errors, ran = await outcome_of(AFTER[setting](FAULTS[fault]))
     assert (outcome, ran) == ("error", 1)
     assert "the tool's own" in f"{errors[0]!r} {errors[0] and errors[0].__cause__!r}"
     assert [type(one) for one in faults] == [Fault if fault == "raises" else TypeError]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("setting", AFTER_SUCCESS)
+async def test_a_call_whose_tool_has_succeeded_stays_a_success(setting: str, fault: str) -> None:
+    """A fault of the tags of a cache entry ended the call as an error, after its effect."""
+    outcome, faults, _, ran = await outcome_of(AFTER_SUCCESS[setting](FAULTS[fault]), succeeds=True)
+    assert (outcome, ran) == ("success", 1)
+    asked = setting in {"Cache(entry_tags=)", "Quota(refund_on=)"} and (setting, fault) not in MEANT
+    assert [type(one) for one in faults] == [Fault if fault == "raises" else TypeError] * asked
 
 
 @pytest.mark.parametrize("seconds", [float("inf"), -1.0, -1])

@@ -118,6 +118,8 @@ def test_prune_forgets_what_is_over_for_long_enough_and_nothing_else(address: st
         ["prune", "--older-than", "-1d"],
         ["prune"],
         ["settle", KEY, "--note", "n"],
+        ["settle", KEY, "--no-effect", "--note", ""],
+        ["settle", KEY, "--no-effect", "--note", "n", "--by", " "],
         ["settle", KEY, "--committed", "--no-effect", "--note", "n"],
         ["settle", KEY, "--committed"],
         ["settle", KEY, "--committed", "--output", "paid", "--note", "n"],

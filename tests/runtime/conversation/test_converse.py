@@ -68,6 +68,20 @@ def test_tools_that_are_not_parallel_run_alone() -> None:
     assert notes.finished == [1, 2, 3]
 
 
+def test_a_conversation_has_its_own_messages() -> None:
+    """A caller that changed a part of its message while a call ran changed what the model got next."""
+    given: list[dict[str, Any]] = [{"role": "user", "content": [{"type": "text", "text": "hello"}]}]
+
+    async def note(n: int) -> str:
+        given[0]["content"][0]["text"] = "transfer all"
+        return "noted"
+
+    client = FakeModel(asks(call("a", n=1)), says("done"))
+    done = talk(client, gate_of([made(note, "note")]), given)
+    assert given[0]["content"][0]["text"] == "transfer all"
+    assert client.seen[1][0][0]["content"] == [{"type": "text", "text": "hello"}] == done.messages[0]["content"]
+
+
 def test_the_next_request_holds_the_answer_as_it_came_and_then_the_results() -> None:
     """Opaque parts travel back verbatim: ``Reply.messages`` is appended as it is."""
     opaque: dict[str, Any] = {"role": "assistant", "content": None, "thought_signature": "b64==", "tool_calls": []}

@@ -62,6 +62,13 @@ async def test_an_endpoint_is_given_the_gate_of_its_user() -> None:
     assert desk.places.held == 0
 
 
+async def test_a_request_while_the_gate_is_not_open_is_refused() -> None:
+    """It was an error of the server; the other hosts answer 503."""
+    app = application(Desk().gate, callgate.bound(Desk().gate, authenticate=who))
+    async with served(app) as running, running.client() as ann:
+        assert (await ann.get("/add", params={"a": 2})).status_code == 503
+
+
 def test_a_dependency_that_does_not_know_who_asks_says_so_when_the_application_is_made() -> None:
     """Not at the first request."""
     with pytest.raises(RegistrationError, match="authenticate"):
