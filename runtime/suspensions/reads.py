@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from callgate.errors import StoreConflict, StoreError
+from callgate.errors import StoreConflict
 from callgate.hooks.plan import Plan
 from callgate.providers.logs import LogEvent, emit
 from callgate.providers.stores.effects import SuspensionRecord, SuspensionState
@@ -36,7 +36,7 @@ def has_no_receipt(plan: Plan, bound: SuspendedCall) -> bool:
 async def keep_result(
     waits: SuspensionManager, tenant: str, wait: SuspensionRecord, plan: Plan, bound: SuspendedCall, result: ToolResult
 ) -> None:
-    """Keep the result of a call that was approved. A store that fails leaves it out."""
+    """Keep the result of a call that was approved. A store that fails, with any error, leaves it out: the call has run."""
     if bound.job is not None or result.outcome in _OPEN or not has_no_receipt(plan, bound):
         return
     text = json.dumps(result_as_json(result), separators=(",", ":"))
@@ -44,7 +44,7 @@ async def keep_result(
         text = "{}"  # the read has ended
     try:
         await _put(waits, tenant, wait, RESULT, text.encode())
-    except StoreError as error:
+    except Exception as error:  # noqa: BLE001
         emit(LogEvent.PROVIDER_FAILED, provider="suspensions", phase="keep", error=error)
 
 
