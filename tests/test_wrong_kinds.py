@@ -278,7 +278,6 @@ def ended_twice() -> None:
 USELESS: dict[str, tuple[Callable[[], object], str]] = {
     "a page for all calls": (lambda: serve(Gate([add]), approvals_url="https://desk.example"), "has no {handle}"),
     "a text as a script": (lambda: LOOSE_KINDS["model"]("hello"), r"write ScriptedModel\(\[Say\('Hello\.'\)\]\)"),
-    "a text as a turn": (lambda: LOOSE_KINDS["model"](["hello"]), "a script is a list of turns"),
     "a turn as a script": (lambda: LOOSE_KINDS["model"](Say("hello")), "a script is a list of turns"),
     "a text as stages": (lambda: RecordingHook("will_audit"), r"write RecordingHook\(\['will_audit'\]\)"),
     "no time": (lambda: FakeClock().advance(float("nan")), "give a finite number"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from callgate.errors import StoreConflict, StoreError, UnknownTool
+from callgate.errors import StoreConflict, UnknownTool
 from callgate.providers.logs import LogEvent, emit
 from callgate.providers.principal import User
 from callgate.providers.stores.effects import SuspensionRecord, SuspensionState

@@ -169,12 +169,7 @@ def server(
         RegistrationError: the extra is missing, *authenticate* and *oauth* are both given, or a setting is refused.
     """
     limits = (max_sessions, max_user_sessions, max_user_streams)
-    _check(authenticate, oauth, allowed_hosts, challenge, read_timeout, page, max_body, *limits)
-    if approvals_url is not None and "{handle}" not in approvals_url:
-        raise RegistrationError(
-            "mcp.server: approvals_url has no {handle}, so each call has the same page; "
-            "write approvals_url='https://desk.example/approvals/{handle}'"
-        )
+    _check(authenticate, oauth, allowed_hosts, challenge, approvals_url, read_timeout, page, max_body, *limits)
     from callgate.runtime.hosts.mcp.access import Access
     from callgate.runtime.hosts.mcp.server import GateServer
 
@@ -195,6 +190,7 @@ def _check(
     oauth: OAuth | None,
     allowed_hosts: Collection[str] | None,
     challenge: str | None,
+    approvals_url: str | None,
     read_timeout: float,
     *numbers: int,
 ) -> None:
@@ -203,6 +199,11 @@ def _check(
     check_settings("mcp.server", challenge, read_timeout=read_timeout)
     if authenticate is not None and oauth is not None:
         raise RegistrationError("mcp.server: give authenticate= or oauth=, not both: a request has one user")
+    if approvals_url is not None and "{handle}" not in approvals_url:
+        raise RegistrationError(
+            "mcp.server: approvals_url has no {handle}, so each call has the same page; "
+            "write approvals_url='https://desk.example/approvals/{handle}'"
+        )
     if min(numbers) <= 0:
         raise RegistrationError("mcp.server: page, max_body and limits of sessions are positive numbers")
 

@@ -215,7 +215,7 @@ class ScriptPlayer:
     """Plays the turns of a script, one for each request."""
 
     def __init__(self, steps: Sequence[ScriptItem] | Callable[[ModelRequest], TurnParts], *, repeat: bool) -> None:
-        if fault_of_kind(steps, Sequence[ScriptItem] | Callable[[ModelRequest], TurnParts]) is not None:
+        if fault_of_kind(steps, Sequence[object] | Callable[[ModelRequest], TurnParts]) is not None:
             raise TypeError(
                 "a script is a list of turns, or a function of the request; write ScriptedModel([Say('Hello.')])"
             )
