@@ -78,12 +78,11 @@ def expected(names: tuple[str, str], fault: str) -> Iterator[tuple[str, int]]:
     spent: dict[str, int] = {}
     kept: set[tuple[str, int]] = set()
     for user, number in CALLS:
-        if "approval" in names and not (full := spent.get(user.id, 0) >= 2 and "quota" in names):
-            yield ("retry_later" if spent.get(user.id, 0) >= 2 and "quota at input" in names else "suspended"), ran
         if spent.get(user.id, 0) >= 2 and {"quota", "quota at input"} & set(names):
-            if "approval" not in names or full:
-                yield "retry_later", ran
+            yield "retry_later", ran
             continue
+        if "approval" in names:
+            yield "suspended", ran
         if (user.id, number) in kept:
             spent[user.id] = spent.get(user.id, 0) + 1
             yield "success", ran
