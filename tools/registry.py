@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias
-from weakref import WeakSet
+from weakref import WeakValueDictionary
 
 from callgate.errors import DefinitionError, UnknownTool
 from callgate.providers.guesses import Explained, explain_camel_case
@@ -20,8 +20,8 @@ from callgate.tools.schemas.engines.dialect import Role
 from callgate.tools.values import clip
 
 _ROLES: tuple[Role, ...] = ("parameters", "output")
-_VERIFIED = WeakSet[ToolRecord]()
-"""Trusted records whose schemas were checked: neither changes, so another gate does not check them again."""
+_VERIFIED: WeakValueDictionary[int, ToolRecord] = WeakValueDictionary()
+"""The trusted records whose schemas were checked, by identity: another gate does not check them again."""
 Change: TypeAlias = Mapping[str, ToolRecord | None]
 """The new records by name; None for a tool that goes."""
 Changing: TypeAlias = Callable[[Change], AbstractContextManager[None]]
@@ -40,7 +40,7 @@ def validate_tool(tool: object) -> ToolRecord:
         SchemaRefused: a schema is invalid or unsafe, or no engine would enforce it in full.
     """
     record = as_tool(tool)
-    if record in _VERIFIED:
+    if _VERIFIED.get(id(record)) is record:  # a subclass may say that it is equal to another record
         return record
     if record.trusted:
         from callgate.tools.schemas.validation import verify_schema  # loads the engines
@@ -48,7 +48,7 @@ def validate_tool(tool: object) -> ToolRecord:
         for role in _ROLES:
             if (schema := record.schema_of(role)) is not None:
                 verify_schema(schema, role)
-        _VERIFIED.add(record)
+        _VERIFIED[id(record)] = record
     elif not record.validators:
         from callgate.tools.schemas.outside import compile_outside  # most gates have no tool from outside
 

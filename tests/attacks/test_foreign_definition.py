@@ -112,6 +112,7 @@ RECORDS: dict[str, Callable[[], ToolRecord]] = {
 def test_only_a_record_that_this_process_has_declared_is_trusted(way: str) -> None:
     """The schemas of any other record meet the limits for schemas from outside."""
     record = RECORDS[way]()
+    assert validate_tool(search).trusted  # a check of the trusted record says nothing of another
     assert not record.trusted
     assert not isinstance(record.schema_of("parameters"), AuthorSchema)
     with pytest.raises(SchemaRefused):

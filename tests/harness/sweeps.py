@@ -16,6 +16,6 @@ QUICK: dict[str, Any] = {"modes": (Native, AnyioScope), "pairs": 12}
 """
 
 swept = pytest.mark.parametrize(
-    "sweep", [pytest.param(QUICK, id="quick"), pytest.param({"pairs": 60}, id="whole", marks=pytest.mark.soak)]
+    "sweep", [pytest.param(QUICK, id="quick"), pytest.param({"pairs": 200}, id="whole", marks=pytest.mark.soak)]
 )
 """Runs a test with the options of a sweep; one to the deadline takes its ``pairs`` only."""
