@@ -62,8 +62,8 @@ class Watch:
         group = store.ledger.group
         write = group._write
 
-        async def timed(changes: Sequence[Any]) -> Any:
-            began, work = time.perf_counter(), Timed(write(changes))
+        async def timed(changes: Sequence[Any], wait: int) -> Any:
+            began, work = time.perf_counter(), Timed(write(changes, wait))
             try:
                 return await work
             finally:

@@ -56,8 +56,8 @@ class EffectRecorder(Protocol[C_contra]):
         """Return the row that announces a tool run, and its chain."""
         ...
 
-    def row(self, host: Any, body: dict[str, object]) -> tuple[RowChain, Mapping[str, object]]:
-        """Return a row that the hook has put into ``ctx.run.claim.records``, and its chain."""
+    def chain_of(self, host: Any) -> RowChain:
+        """Return the chain of the rows that the hook has put into ``ctx.run.claim.records``."""
         ...
 
 

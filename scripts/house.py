@@ -223,7 +223,7 @@ def figures() -> list[Figure]:
         Figure("frames of a warm call: no hooks", calls["no hooks"].frames, 14, 14),
         Figure("files of a warm call: no hooks", calls["no hooks"].files, 8, 8),
         Figure("frames of a warm call: seven stock hooks", calls["seven stock hooks"].frames, 90, 90),
-        Figure(f"frames of a warm call: {effect}", calls[effect].frames, 213, 150),
+        Figure(f"frames of a warm call: {effect}", calls[effect].frames, 150, 150),
         Figure("lines that make, plan and run one call", lines_of(CALL), 13_880, 7000),
         Figure("`Any` in 1,000 lines", round(any_per_1000(), 1), 11.8, 12),
         Figure("files that read private attributes of others", len(private_reads()), len(KNOWN_READS), 0),

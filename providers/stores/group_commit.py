@@ -9,15 +9,19 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Iterator, Sequence
-from contextlib import asynccontextmanager, nullcontext, suppress
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from contextlib import suppress
+from operator import attrgetter
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from callgate.errors import StoreError
 
 C = TypeVar("C")
-Write: TypeAlias = Callable[[Sequence[C]], Awaitable[Sequence[object]]]
-"""Writes changes in one transaction, and returns their results in order."""
+Write: TypeAlias = Callable[[Sequence[C], int], Awaitable[Sequence[object]]]
+"""Writes changes in one transaction, and returns their results in order.
+
+The second argument is the time that a statement waits for a locked row, in milliseconds: one of the three below.
+"""
 Late: TypeAlias = Callable[[C, "asyncio.Future[Any]"], None]
 """Gets a change that is written after its caller was cancelled, and the future of its result."""
 
@@ -47,7 +51,7 @@ What follows a claim is a tool and its output: 200 outputs of 1 MB in one turn w
 """
 CLOSE_LIMIT = 5.0
 """Seconds that closing waits for a database that does not answer."""
-_TO_THE_END = nullcontext()
+_change_of = attrgetter("change")
 
 
 class RolledBack(Exception):
@@ -62,40 +66,34 @@ class RolledBack(Exception):
         self.waited = waited
 
 
-class _Entry(Generic[C]):
-    """A change that waits for its transaction."""
+class _Entry(asyncio.Future[Any], Generic[C]):
+    """A change that waits for its transaction, and the future of its result: one object, as each call has two.
 
-    __slots__ = ("also", "change", "done", "key", "row", "size")
-
-    def __init__(
-        self, change: C, key: Hashable, also: Hashable, row: Hashable, size: int, done: asyncio.Future[Any]
-    ) -> None:
-        self.change, self.key, self.also, self.row, self.size, self.done = change, key, also, row, size, done
-
-
-class _Kept(asyncio.Future[Any]):
-    """The answer to a change that is not withdrawn: if its caller is cancelled, the entry goes on with another future.
-
-    A shield would cost each change a second future, two callbacks and a turn of the event loop.
+    A caller that is cancelled takes the change back, unless another future, its ``heir``, gets the result.
     """
 
-    entry: _Entry[Any] | None = None
-    late: Late[Any] | None = None
+    __slots__ = ("also", "change", "heir", "key", "row", "size")
+    change: C
+    key: Hashable
+    also: Hashable
+    row: Hashable
+    size: int
+    heir: asyncio.Future[Any] | None
+
+
+class _Kept(_Entry[C]):
+    """A change that is not withdrawn. A shield would cost each one a second future and a turn of the event loop."""
+
+    __slots__ = ("late",)
+    late: Late[C] | None
 
     def cancel(self, msg: object = None) -> bool:
         """Cancel the wait of the caller."""
-        entry = self.leave()
-        if entry is not None and self.late is not None:
-            self.late(entry.change, entry.done)
+        if not self.done():
+            self.heir = self.get_loop().create_future()
+            if self.late is not None:
+                self.late(self.change, self.heir)
         return super().cancel(msg)
-
-    def leave(self) -> _Entry[Any] | None:
-        """End the wait of the caller. Return the entry if it has no answer yet; it goes on with another future."""
-        entry, self.entry = self.entry, None  # a cycle would live until the garbage collector runs
-        if entry is None or self.done():
-            return None
-        entry.done = self.get_loop().create_future()
-        return entry
 
 
 class GroupCommit(Generic[C]):
@@ -106,25 +104,23 @@ class GroupCommit(Generic[C]):
     Args:
         write: raises ``RolledBack`` when nothing was written and parts of the batch may be tried. Any other error is
             that of all changes.
-        aside: writes a change that waits for a lock, with a connection of its own, so that no other change waits for it.
-        retry: ``write`` for the parts of a batch that waited for a lock; it waits for locks for a short time only.
         limit: the maximum number of changes in one transaction.
         abandon: stop a transaction when all its callers were cancelled, so that the next one gets another connection.
         size: the size of a change in bytes; ``MAX_BYTES`` limits their sum.
+        admit: raises the error of a caller that may not write.
     """
 
     def __init__(
         self,
         write: Write[C],
-        aside: Write[C],
         *,
-        retry: Write[C] | None = None,
         limit: int = MAX_BATCH,
         abandon: bool = False,
         size: Callable[[C], int] | None = None,
+        admit: Callable[[], None] | None = None,
     ) -> None:
-        self._write, self._aside, self._retry, self._limit, self._size = write, aside, retry or write, limit, size
-        self._abandons = abandon
+        self._write, self._limit, self._size = write, limit, size
+        self._abandons, self._admit = abandon, admit
         self._waiting: deque[_Entry[C]] = deque()
         self._task: asyncio.Task[None] | None = None
         self._lanes: dict[Hashable, deque[_Entry[C]]] = {}  # by locked row
@@ -133,7 +129,7 @@ class GroupCommit(Generic[C]):
         self._asides: set[asyncio.Task[None]] = set()
         self.changes = self.transactions = 0
 
-    async def put(
+    def put(
         self,
         change: C,
         key: Hashable,
@@ -142,8 +138,10 @@ class GroupCommit(Generic[C]):
         row: Hashable = None,
         also: Hashable = None,
         late: Late[C] | None = None,
-    ) -> Any:
-        """Write a change, and return its result.
+    ) -> asyncio.Future[Any]:
+        """Write a change. Return the future of its result: a coroutine would be one more that each call resumes.
+
+        Its errors are ``StoreError``: the change was not written, or that is unknown.
 
         Args:
             change: the change.
@@ -152,33 +150,32 @@ class GroupCommit(Generic[C]):
             withdraw: a cancelled caller takes the change back, unless its transaction has begun.
             also: a second key that it changes.
             late: called with the change and its future when the caller is cancelled and the change stays in the queue.
-
-        Raises:
-            StoreError: the change was not written, or that is unknown.
         """
+        if self._admit is not None:
+            self._admit()
         loop = asyncio.get_running_loop()
-        size = 0 if self._size is None else self._size(change)
-        done = loop.create_future() if withdraw else _Kept(loop=loop)
-        entry = _Entry(change, key, also, key if row is None else row, size, done)
+        row = key if row is None else row
+        entry: _Entry[C]
+        if withdraw:
+            entry = _Entry(loop=loop)
+        else:
+            kept: _Kept[C] = _Kept(loop=loop)
+            entry, kept.late = kept, late
+        entry.change, entry.key, entry.also, entry.row, entry.heir = change, key, also, row, None
+        entry.size = 0 if self._size is None else self._size(change)
         if self._task is not None and self._task.get_loop() is not loop:  # its event loop has ended
             self._task, self._waiting = None, deque()
         if self._lanes and next(iter(self._asides)).get_loop() is not loop:
             self._lanes, self._asides, self._lane_turns = {}, set(), asyncio.Semaphore(MAX_ASIDE)
-        if entry.row in self._lanes:
-            self._lanes[entry.row].append(entry)
-        elif self._suspected and self._suspected.get(entry.row, 0.0) > loop.time():
+        if row in self._lanes:
+            self._lanes[row].append(entry)
+        elif self._suspected and self._suspected.get(row, 0.0) > loop.time():
             self._set_aside(entry)
         else:
             self._waiting.append(entry)
             if self._task is None:
                 self._task = loop.create_task(self._write_all(), name="group commit", context=contextvars.Context())
-        if not isinstance(done, _Kept):
-            return await done
-        done.entry, done.late = entry, late
-        try:
-            return await done
-        finally:
-            done.leave()
+        return entry
 
     async def close(self) -> None:
         """Wait until everything is written, for a limited time; then stop."""
@@ -197,14 +194,19 @@ class GroupCommit(Generic[C]):
     async def _write_all(self) -> None:
         waiting = self._waiting
         try:
-            while True:
-                batch, later = self._taken(waiting)
-                waiting.extendleft(reversed(later))
-                if not batch:
-                    break
+            while batch := self._taken(waiting):
                 expected = len(batch) + len(waiting)
                 self.changes, self.transactions = self.changes + len(batch), self.transactions + 1
-                await self._settle(batch, self._write)
+                try:  # as ``_settle`` does; a further coroutine would be resumed for each transaction
+                    writing = self._write([*map(_change_of, batch)], LOCK_WAIT_MS)
+                    results = await (_while_wanted(batch, writing) if self._abandons else writing)
+                except BaseException as error:  # noqa: BLE001  (raised again there)
+                    await self._settle_failed(batch, error, LOCK_WAIT_MS, None)
+                else:
+                    if len(batch) > 1:
+                        await _deliver(batch, results)
+                    elif not (answer := batch[0].heir or batch[0]).done():
+                        answer.set_result(results[0])
                 for _ in range(_TURNS if len(batch) > 1 else _TURNS_ALONE):
                     if len(waiting) >= expected:
                         break
@@ -214,13 +216,13 @@ class GroupCommit(Generic[C]):
                 self._task = None
             _stop(waiting)
 
-    def _taken(self, waiting: deque[_Entry[C]]) -> tuple[list[_Entry[C]], list[_Entry[C]]]:
-        """Take changes from a queue up to the limits, in order. Return them, and those whose key they have already."""
+    def _taken(self, waiting: deque[_Entry[C]]) -> list[_Entry[C]]:
+        """Take changes from a queue up to the limits, in order. Those whose key they have already stay at its head."""
         batch, later, size = list[_Entry[C]](), list[_Entry[C]](), 0
         keys = set[Hashable]()
         while waiting and len(batch) < self._limit and (not batch or size + waiting[0].size <= MAX_BYTES):
             entry = waiting.popleft()
-            if entry.done.cancelled():
+            if entry.cancelled() and entry.heir is None:
                 continue
             if entry.key in keys or entry.also in keys:
                 later.append(entry)
@@ -230,52 +232,45 @@ class GroupCommit(Generic[C]):
             if entry.also is not None:
                 keys.add(entry.also)
             size += entry.size
-        return batch, later
+        waiting.extendleft(reversed(later))
+        return batch
 
-    async def _settle(self, batch: list[_Entry[C]], write: Write[C], lane: deque[_Entry[C]] | None = None) -> None:
+    async def _settle(self, batch: list[_Entry[C]], wait: int, lane: deque[_Entry[C]] | None) -> None:
         """Write a batch and tell its callers. *lane* holds the changes that wait for the same locked row, if any."""
         try:
-            async with _while_wanted(batch) if self._abandons else _TO_THE_END:
-                results = await write([entry.change for entry in batch])
-        except RolledBack as rolled_back:
-            if lane is None or not rolled_back.waited:
-                await self._settle_parts(batch, rolled_back, write, lane)
-                return
-            self._suspect(batch[0].row)
-            for entry in (*batch, *lane):  # one wait for all of them: each would wait as long
-                _fail(entry, rolled_back.error)
-            lane.clear()
-        except BaseException as error:
-            for entry in batch:
-                _fail(entry, error)
-            if not isinstance(error, Exception):
-                raise
+            writing = self._write([*map(_change_of, batch)], wait)
+            results = await (_while_wanted(batch, writing) if self._abandons else writing)
+        except BaseException as error:  # noqa: BLE001  (raised again there)
+            await self._settle_failed(batch, error, wait, lane)
         else:
-            if len(batch) > 1:
-                await _deliver(zip(batch, results, strict=True))
-            elif not batch[0].done.done():
-                batch[0].done.set_result(results[0])
+            await _deliver(batch, results)
 
-    async def _settle_parts(
-        self, batch: list[_Entry[C]], rolled_back: RolledBack, write: Write[C], lane: deque[_Entry[C]] | None
+    async def _settle_failed(
+        self, batch: list[_Entry[C]], error: BaseException, wait: int, lane: deque[_Entry[C]] | None
     ) -> None:
         """Write the halves of a batch that was rolled back, so that only the change at fault fails or waits."""
-        if len(batch) == 1:
-            if rolled_back.waited:
-                self._set_aside(batch[0])
-            else:
-                _fail(batch[0], rolled_back.error)
+        rolled_back = error if isinstance(error, RolledBack) else None
+        waited = rolled_back is not None and rolled_back.waited
+        if waited and lane is not None:
+            self._suspect(batch[0].row)
+            batch = [*batch, *lane]  # one wait for all of them: each would wait as long
+            lane.clear()
+        elif waited and len(batch) == 1:
+            self._set_aside(batch[0])
             return
-        half, write = len(batch) // 2, self._retry if rolled_back.waited else write
-        for part in (batch[:half], batch[half:]):
-            free = part
-            if self._lanes and lane is None:
-                free = [entry for entry in part if entry.row not in self._lanes]
+        elif rolled_back is not None and len(batch) > 1:
+            half = len(batch) // 2
+            for part in (batch[:half], batch[half:]):
+                free = list[_Entry[C]]()
                 for entry in part:
-                    if entry.row in self._lanes:
-                        self._lanes[entry.row].append(entry)
-            if free:
-                await self._settle(free, write, lane)
+                    (self._lanes.get(entry.row, free) if lane is None else free).append(entry)
+                if free:
+                    await self._settle(free, RETRY_WAIT_MS if waited else wait, lane)
+            return
+        for entry in batch:
+            _fail(entry, error if rolled_back is None else rolled_back.error)
+        if not isinstance(error, Exception):
+            raise error
 
     # ------------------------------------------------------------------ locked rows
 
@@ -300,20 +295,17 @@ class GroupCommit(Generic[C]):
         try:
             async with self._lane_turns:
                 while lane:
-                    batch, later = self._taken(lane)
-                    lane.extendleft(reversed(later))
-                    if batch:
+                    if batch := self._taken(lane):
                         self._suspected.pop(row, None)
-                        await self._settle(batch, self._aside, lane)
+                        await self._settle(batch, ASIDE_WAIT_MS, lane)
         finally:
             if self._lanes.get(row) is lane:
                 del self._lanes[row]
             _stop(lane)
 
 
-@asynccontextmanager
-async def _while_wanted(batch: list[_Entry[C]]) -> AsyncGenerator[None]:
-    """Raise ``TimeoutError`` in the body when no caller waits for the batch any more."""
+async def _while_wanted(batch: list[_Entry[C]], writing: Awaitable[Sequence[object]]) -> Sequence[object]:
+    """Await the transaction of a batch; raise ``TimeoutError`` when no caller waits for it any more."""
     left = len(batch)
     limit = asyncio.timeout(None)
 
@@ -327,22 +319,23 @@ async def _while_wanted(batch: list[_Entry[C]]) -> AsyncGenerator[None]:
 
     async with limit:
         for entry in batch:
-            entry.done.add_done_callback(note_end)
-        yield
+            entry.add_done_callback(note_end)
+        return await writing
 
 
-async def _deliver(answers: Iterator[tuple[_Entry[C], object]]) -> None:
+async def _deliver(batch: Sequence[_Entry[C]], results: Sequence[object]) -> None:
     """Give each caller its result, a few in each turn of the event loop."""
+    answers = zip(batch, results, strict=True)
     try:
         for number, (entry, result) in enumerate(answers, 1):
-            if not entry.done.done():
-                entry.done.set_result(result)
+            if not (answer := entry.heir or entry).done():
+                answer.set_result(result)
             if number % _RESUMED_AT_ONCE == 0:
                 await asyncio.sleep(0)
     finally:  # also when the task is cancelled: the changes of the others are written
         for entry, result in answers:
-            if not entry.done.done():
-                entry.done.set_result(result)
+            if not (answer := entry.heir or entry).done():
+                answer.set_result(result)
 
 
 def _stop(waiting: deque[_Entry[C]]) -> None:
@@ -353,12 +346,13 @@ def _stop(waiting: deque[_Entry[C]]) -> None:
 
 
 def _fail(entry: _Entry[C], error: BaseException) -> None:
-    if entry.done.done():
+    answer = entry.heir or entry
+    if answer.done():
         return
     # One exception for each caller: a shared one would collect the tracebacks of all.
     known = type(error) if isinstance(error, StoreError) else StoreError
     text = str(error) or f"the change was not written: {type(error).__name__}"
     failure = known(text, sqlstate=getattr(error, "sqlstate", None))
     failure.__cause__ = error
-    entry.done.set_exception(failure)
-    entry.done.exception()  # a caller that was cancelled does not retrieve it, and asyncio would log that
+    answer.set_exception(failure)
+    answer.exception()  # a caller that was cancelled does not retrieve it, and asyncio would log that

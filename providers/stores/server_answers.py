@@ -48,9 +48,9 @@ class _Within(AbstractContextManager[None]):
         _ENDS.reset(self._token)
 
 
-def before_deadline(left: float | None) -> float | None:
+def before_deadline(left: float) -> float:
     """Return the seconds for requests in a call that has *left* seconds; see ``MARGIN``."""
-    return None if left is None else left - min(MARGIN, left / 4)
+    return left - min(MARGIN, left / 4)
 
 
 def time_left(maximum: float) -> float:

@@ -110,19 +110,8 @@ class Ledger:
             StoreConflict: the claim was lost meanwhile; the ledger stays as it is.
             StoreError: the store failed to record the outcome.
         """
-        place = (claim.tenant, claim.effect.key)
-        try:
-            await self._write(claim, outcome)
-        except StoreConflict:
-            raise
-        except BaseException:
-            self._unsettled[place] = (claim, outcome)
-            raise
-        finally:
-            self.waiters.wake(place)
-
-    async def _write(self, claim: Claim, outcome: EffectOutcome) -> None:
         effect, tenant, at, (state, receipt, expires_at) = claim.effect, claim.tenant, self.now(), outcome
+        place = (tenant, effect.key)
         # With a decided outcome the transaction of the application has committed; the receipt is left.
         of = (EffectState.COMMITTED,) if claim.decided is EffectState.COMMITTED else OPEN_STATES
         recorded = (state, EffectState.COMMITTED) if claim.is_joinable else (state,)
@@ -131,13 +120,18 @@ class Ledger:
         settlement = Settlement(
             effect.key, effect.token, state, at, receipt, expires_at, of, recorded, both, effect, alias, late
         )
-        rows = [one.row(claim.host, body) for one, body in claim.records]
-        if await self.writer.settle(tenant, settlement, rows):
-            return
-        claim.records = ()  # a lost claim is audited, too: its rows are written
-        if not await self._settle_own(tenant, effect, settlement):
-            emit(LogEvent.EFFECT_FENCED, tool=effect.tool, key=effect.key, fence=effect.token, state=state.value)
-            raise StoreConflict("the claim was lost: its lease was over")
+        try:
+            rows = [(one.chain_of(claim.host), body) for one, body in claim.records]
+            if not await self.writer.settle(tenant, settlement, rows):
+                claim.records = ()  # a lost claim is audited, too: its rows are written
+                await self._settle_own(tenant, effect, settlement)
+        except StoreConflict:
+            raise
+        except BaseException:
+            self._unsettled[place] = (claim, outcome)
+            raise
+        finally:
+            self.waiters.wake(place)
 
     def _write_late(self, tenant: str, settlement: Settlement, done: asyncio.Future[bool]) -> None:
         """Note an outcome that is in the queue of the store although its caller was cancelled: it is not sent twice."""
@@ -154,17 +148,23 @@ class Ledger:
 
         done.add_done_callback(end)
 
-    async def _settle_own(self, tenant: str, effect: EffectRecord, settlement: Settlement) -> bool:
+    async def _settle_own(self, tenant: str, effect: EffectRecord, settlement: Settlement) -> None:
         """Record the outcome of an effect that became ``unknown`` when its lease ended, such as in an outage of the store.
 
-        Only its own process knows the outcome. Return False if another process has claimed or settled the effect since.
+        Only its own process knows the outcome.
+
+        Raises:
+            StoreConflict: another process has claimed or settled the effect since.
         """
         found = await self.effects.get(tenant, effect.key)
         expired = found is not None and found.state is EffectState.UNKNOWN and found.token == effect.token + 1
-        if found is None or not expired or not same_claim(found, effect):
-            return False
-        of = (EffectState.UNKNOWN,)
-        return await self.writer.settle(tenant, replace(settlement, token=found.token, of=of), ())
+        if found is not None and expired and same_claim(found, effect):
+            of = (EffectState.UNKNOWN,)
+            if await self.writer.settle(tenant, replace(settlement, token=found.token, of=of), ()):
+                return
+        state = settlement.state
+        emit(LogEvent.EFFECT_FENCED, tool=effect.tool, key=effect.key, fence=effect.token, state=state.value)
+        raise StoreConflict("the claim was lost: its lease was over")
 
     async def abandon(self, tenant: str, effect: EffectRecord, alias: Alias | None = None) -> None:
         """Free the key of a failed claim, which the store may have written despite its error, or may still write.

@@ -24,8 +24,11 @@ def receipt_of(output: object, error: BaseException | None) -> bytes:
     The data of content blocks is not kept: a repeat gets their kind, MIME type, size and SHA-256.
     """
     if error is None:
+        from callgate.providers.content_json import digested, may_hold  # a gate without effects does not load it
+
         try:
-            return b'{"v":1,"output":' + _without_data(output, dump(output)) + b"}"
+            data = dump(output)
+            return b'{"v":1,"output":' + (dump(digested(output)) if may_hold(data) else data) + b"}"
         except (TypeError, ValueError, RecursionError):
             return b'{"v":1,"output":null}'  # an earlier step refused it, or no step reads it
     info = error_info(error)
@@ -38,12 +41,6 @@ def receipt_of(output: object, error: BaseException | None) -> bytes:
         "retry_after": getattr(error, "retry_after", None),
     }
     return orjson.dumps({"v": VERSION, "error": body})
-
-
-def _without_data(output: object, data: bytes) -> bytes:
-    from callgate.providers.content_json import digested, may_hold  # a gate without effects does not load it
-
-    return dump(digested(output)) if may_hold(data) else data
 
 
 def answer_from(receipt: bytes | None) -> NoReturn:

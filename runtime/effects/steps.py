@@ -305,7 +305,7 @@ class EffectSteps:
         ledger = self.ledger
         try:
             rows = [one.intent_row(ctx) for one in self.together]
-            with answer_within(before_deadline(ctx.remaining())):
+            with answer_within(None if (left := ctx.remaining()) is None else before_deadline(left)):
                 await ledger.flush(tenant, effect.key)
                 if ctx.run.resumed is None:
                     mine, found = await ledger.writer.claim(tenant, effect, rows, retry=self.is_retryable, alias=alias)

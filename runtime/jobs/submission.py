@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 from callgate.errors import Conflict, Invalid, NotPending, RegistrationError, RetryLater, StoreConflict, StoreError
 from callgate.providers.stores.base import Store, Transaction
 from callgate.providers.stores.effects import EffectState
-from callgate.providers.stores.group_commit import ASIDE_WAIT_MS, LOCK_WAIT_MS, RETRY_WAIT_MS, GroupCommit, RolledBack
+from callgate.providers.stores.group_commit import GroupCommit, RolledBack
 from callgate.providers.stores.jobs import Job, JobState
 from callgate.providers.stores.server_answers import is_locked
 from callgate.providers.stores.sql.database.states import in_transaction, is_session_lost
@@ -45,12 +45,7 @@ class JobWriter:
     ) -> None:
         self._store, self._backend, self._calls, self._namespace = store, backend, calls, namespace
         self._limit, self._turns = limit, KeyedTurns()
-        self._group: GroupCommit[NewJob] = GroupCommit(
-            partial(self._write, lock_wait=LOCK_WAIT_MS),
-            partial(self._write, lock_wait=ASIDE_WAIT_MS),
-            retry=partial(self._write, lock_wait=RETRY_WAIT_MS),
-            size=lambda new: 2 * len(new.job.body),
-        )
+        self._group: GroupCommit[NewJob] = GroupCommit(self._write, size=lambda new: 2 * len(new.job.body))
 
     async def add(self, tenant: str, job: Job, *, once: bool = False) -> Job:
         """Add a job. Return it, or the job that has its id.

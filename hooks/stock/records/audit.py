@@ -101,7 +101,7 @@ class Audit(Hook):
         self._on_anchor = on_anchor
         self._shows = arguments
         if hydrations is not False:
-            self.note_hydration = HydrationRows(self._chain_of, VERSION, shows=arguments, every=hydrations is True)
+            self.note_hydration = HydrationRows(self.chain_of, VERSION, shows=arguments, every=hydrations is True)
         self._timeout = write_timeout
         self._shown = ShownInput(secret_keys)
         self._chains: WeakKeyDictionary[object, Chain] = WeakKeyDictionary()
@@ -126,7 +126,7 @@ class Audit(Hook):
         if claim is not None and self in claim.together:
             claim.records = (*claim.records, (self, self._ended(ctx)))
             return None
-        chain = self._chain_of(ctx.run.plan.host)
+        chain = self.chain_of(ctx.run.plan.host)
         tenant = ctx.user.tenant or ""
         if not chain.deferred:
             return self._add(ctx, chain, self._ended(ctx), RECORD_GRACE)
@@ -141,7 +141,7 @@ class Audit(Hook):
         """Anchor the head if enough rows were written since the last anchor."""
         chain, host = self._chain, ctx.run.plan.host
         if chain is None or host is not self._host:
-            chain = self._chain_of(host)
+            chain = self.chain_of(host)
         return chain.anchor_if_due() if chain.unanchored >= self._every else None
 
     @staticmethod
@@ -151,7 +151,7 @@ class Audit(Hook):
 
     async def _intend(self, ctx: InvokeContext) -> None:
         try:
-            body, chain = self._known(ctx, "intent", ctx.run.plan.host.monotonic()), self._chain_of(ctx.run.plan.host)
+            body, chain = self._known(ctx, "intent", ctx.run.plan.host.monotonic()), self.chain_of(ctx.run.plan.host)
             if chain.deferred:
                 chain.noted.append((ctx.user.tenant or "", dict, body))
             else:
@@ -177,11 +177,7 @@ class Audit(Hook):
     def intent_row(self, ctx: InvokeContext) -> tuple[Chain, dict[str, object]]:
         """Give the intent row to the ledger, which writes it."""
         host = ctx.run.plan.host
-        return self._chain_of(host), self._known(ctx, "intent", host.monotonic())
-
-    def row(self, host: Host[InvokeContext], body: dict[str, object]) -> tuple[Chain, dict[str, object]]:
-        """Give a row to the ledger, which writes it."""
-        return self._chain_of(host), body
+        return self.chain_of(host), self._known(ctx, "intent", host.monotonic())
 
     # ------------------------------------------------------------------ rows
 
@@ -270,7 +266,7 @@ class Audit(Hook):
 
     # ------------------------------------------------------------------ where rows go
 
-    def _chain_of(self, host: Host[InvokeContext]) -> Chain:
+    def chain_of(self, host: Host[InvokeContext]) -> Chain:
         """Return the segment that this hook writes for a gate."""
         if host is self._host and self._chain is not None:
             return self._chain

@@ -92,7 +92,7 @@ class Chain:
         self._in_place = in_place
         self._limit = limit
         self.lock = Turns()  # the next hash depends on whether the rows before are written
-        self._group: GroupCommit[_Row] = GroupCommit(self._write_all, self._write_all)
+        self._group: GroupCommit[_Row] = GroupCommit(self._write_all)
         self._every = every
         self.noted: list[tuple[Any, ...]] = []
         self.closed = False
@@ -173,7 +173,7 @@ class Chain:
 
     # ------------------------------------------------------------------ writing
 
-    async def _write_all(self, rows: Sequence[_Row]) -> list[Exception | None]:
+    async def _write_all(self, rows: Sequence[_Row], _wait: int) -> list[Exception | None]:
         """Write rows, those of each tenant together. Return the error of each row."""
         bodies: dict[str, list[dict[str, object]]] = {}
         for tenant, body in rows:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Collection, Generator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from callgate.errors import StoreError
 from callgate.providers.stores.base import AuditTip
@@ -25,12 +24,15 @@ from callgate.providers.stores.sql.database.states import (
     is_cut,
     is_read_only,
     is_session_lost,
+    retried,
     server_error,
     wrote_nothing,
 )
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection
+
+T = TypeVar("T")
 
 ANSWER_LIMIT = 10.0
 """Seconds until a server that does not answer is given up, and with it the connection."""
@@ -40,35 +42,12 @@ SealedBody: TypeAlias = tuple[str, RowChain, Mapping[str, object], str]
 """A tenant, and the body of an audit row with its chain."""
 Step: TypeAlias = tuple[Statement, Sequence[Values]]
 """A statement, and the values for each time that it runs. Without values it does not run."""
-Script: TypeAlias = Generator[Sequence[Step], list[list[Row]], Sequence[SealedBody]]
-"""The steps of a batch: it yields some, is sent the rows of each, and returns the audit rows to write with them."""
-
-
-class Batch(ABC):
-    """One transaction with the changes of several callers. ``committing``: the COMMIT may have been sent."""
-
-    committing = False
-
-    @abstractmethod
-    async def write(self, script: Script, chains: Collection[RowChain]) -> None:
-        """Run a script, write its audit rows, whose chains are among *chains*, and commit.
-
-        A chain is locked from the sealing of its rows to the end of the transaction.
-        """
-
-    @abstractmethod
-    async def run_alone(self, statement: Statement, values: Sequence[Values]) -> list[Row]:
-        """Run a statement for each of *values*, commit, and return its rows: the only one of its transaction."""
-
-    @abstractmethod
-    async def exchange(
-        self, reads: Sequence[Step], compute: Callable[[list[list[Row]]], Sequence[Step]], *, writes: bool
-    ) -> None:
-        """Run *reads*, and then the steps that *compute* returns for their rows; commit.
-
-        The only method that is called on its transaction. A crash of the server may lose the commit. Unless it *writes*,
-        it needs no transaction, and *compute* returns no steps that have values.
-        """
+Written: TypeAlias = tuple[Sequence[object], Sequence[SealedBody]]
+"""The results of a batch, and the audit rows to write with it."""
+Script: TypeAlias = Generator[Sequence[Step], list[list[Row]], Written]
+"""The steps of a batch: it yields some, is sent the rows of each, and returns the results."""
+Exchange: TypeAlias = tuple[Sequence[Step], Callable[[list[list[Row]]], Sequence[Step]]]
+"""Steps that read, and a function that returns the steps to write for their rows."""
 
 
 @contextmanager
@@ -107,45 +86,69 @@ def links(namespace: str, rows: Sequence[Row]) -> list[AuditTip]:
     return [(from_table(namespace, segment), number, hash) for segment, number, hash in rows]
 
 
-class Batches(Protocol):
-    """Opens transactions for batches."""
-
-    def begin(self, *, aside: bool = False, retry: bool = False) -> AbstractAsyncContextManager[Batch]:
-        """Open a transaction; with *aside* on a connection of its own. With *retry* it hardly waits for rows.
-
-        Raises:
-            RolledBack: the transaction was rolled back because of a change in it.
-            StoreError: the database cannot be reached, or it is unknown whether the transaction was committed.
-        """
-        ...
-
-    async def close(self) -> None:
-        """Disconnect."""
-        ...
-
-
 # ---------------------------------------------------------------------- PostgreSQL
 
 
 class PostgresBatches:
-    """Batches on one connection of psycopg, apart from the pools."""
+    """Transactions with the changes of several callers, on one connection of psycopg, apart from the pools.
+
+    ``write``, ``run_alone`` and ``exchange`` are one transaction each. What they are given to call begins when it does: a
+    new one when it runs again. *wait* is the time that a statement waits for a locked row, in milliseconds; with
+    ``ASIDE_WAIT_MS`` the transaction has its own connection.
+
+    Raises:
+        RolledBack: the transaction was rolled back because of a change in it.
+        StoreError: the database cannot be reached, or it is unknown whether the transaction was committed.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._connection: AsyncConnection | None = None
         self._settings: tuple[str, ...] = ()
 
+    def write(
+        self, script: Callable[[], Script], chains: Collection[RowChain], wait: int
+    ) -> Awaitable[Sequence[object]]:
+        """Run a script, write its audit rows, whose chains are among *chains*, commit, and return its results.
+
+        A chain is locked from the sealing of its rows to the end of the transaction.
+        """
+        del chains  # each is locked last: a transaction that waits for a row must hold no chain
+        return self._transact(lambda batch: batch.write(script()), wait)
+
+    def run_alone(
+        self, statement: Statement, values: Callable[[], Sequence[Values]], wait: int
+    ) -> Awaitable[list[Row]]:
+        """Run a statement for each of *values*, commit, and return its rows."""
+        return self._transact(lambda batch: batch.run_alone(statement, values()), wait)
+
+    def exchange(self, requests: Callable[[], Exchange], wait: int, *, writes: bool) -> Awaitable[None]:
+        """Run the steps that read, and those for their rows; commit. A crash of the server may lose the commit.
+
+        Unless it *writes*, it needs no transaction, and there are no steps for the rows that have values.
+        """
+        return self._transact(lambda batch: batch.exchange(*requests(), writes=writes), wait)
+
+    async def _transact(self, work: Callable[[_PostgresBatch], Awaitable[T]], wait: int) -> T:
+        async def once() -> T:
+            async with self.begin(wait) as batch:
+                return await work(batch)
+
+        return await retried(once)
+
     @asynccontextmanager
-    async def begin(self, *, aside: bool = False, retry: bool = False) -> AsyncGenerator[Batch, None]:
-        """See ``Batches``."""
+    async def begin(self, wait: int = LOCK_WAIT_MS) -> AsyncGenerator[_PostgresBatch, None]:
+        """Open a transaction."""
         import psycopg
+
+        aside = wait == ASIDE_WAIT_MS
 
         connection: AsyncConnection | None = None
         batch: _PostgresBatch | None = None
         try:
             async with asyncio.timeout(ANSWER_LIMIT + ASIDE_WAIT_MS / 1000 * aside):
                 connection, settings, fresh = await self._connected(aside=aside)
-                if retry:
+                if wait == RETRY_WAIT_MS:
                     settings = (*settings, f"SET LOCAL lock_timeout = {RETRY_WAIT_MS}")
                 batch = _PostgresBatch(connection, settings, fresh=fresh)
                 yield batch
@@ -188,7 +191,7 @@ class PostgresBatches:
         return self._connection, self._settings, True
 
     async def close(self) -> None:
-        """See ``Batches``."""
+        """Disconnect."""
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close()
@@ -207,7 +210,11 @@ async def _roll_back(connection: AsyncConnection | None) -> bool:
     return True
 
 
-class _PostgresBatch(Batch):
+class _PostgresBatch:
+    """One transaction. ``committing``: the COMMIT may have been sent."""
+
+    committing = False
+
     def __init__(self, connection: Any, settings: Sequence[str], *, fresh: bool) -> None:
         self._connection, self._settings, self._fresh = connection, settings, fresh
         self._begun = self._alone = False
@@ -220,8 +227,8 @@ class _PostgresBatch(Batch):
         known = wrote_nothing(code, sent=self.committing, alone=self._alone)
         return (SessionLost if known else CommitLost)(str(failure), sqlstate=code)
 
-    async def write(self, script: Script, chains: Collection[RowChain]) -> None:
-        rows = await self._play(script)
+    async def write(self, script: Script) -> Sequence[object]:
+        results, rows = await self._play(script)
         async with AsyncExitStack() as locks:  # not earlier: a transaction that waits for a row must hold no chain
             written = {chain for _, chain, _, _ in rows}
             for chain in sorted(written, key=id):
@@ -230,15 +237,16 @@ class _PostgresBatch(Batch):
                 chain.links = links(namespace, (await self._run_all([step]))[0])
             with sealed(rows) as values:
                 await self._commit(APPEND, values)
+        return results
 
-    async def _play(self, script: Script) -> Sequence[SealedBody]:
+    async def _play(self, script: Script) -> Written:
         steps = next(script)
         while True:
             rows = await self._run_all(steps)
             try:
                 steps = script.send(rows)
             except StopIteration as end:
-                return cast(Sequence[SealedBody], end.value)
+                return cast(Written, end.value)
 
     async def _run_all(self, steps: Sequence[Step]) -> list[list[Row]]:
         given = [(one.postgres, one.parameters(values)) if values else None for one, values in steps]
@@ -301,6 +309,3 @@ class _PostgresBatch(Batch):
 def as_store_error(error: Exception) -> StoreError:
     """Return the error of a store as it is, and another one as a change that was not written."""
     return error if isinstance(error, StoreError) else StoreError(f"the change was not written: {type(error).__name__}")
-
-
-# ---------------------------------------------------------------------- SQLite

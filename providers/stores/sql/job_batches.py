@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from callgate.providers.stores.group_commit import GroupCommit
 from callgate.providers.stores.sql.batches import PostgresBatches
 from callgate.providers.stores.sql.database.database import Database
-from callgate.providers.stores.sql.database.rows import Row
 from callgate.providers.stores.sql.database.statements import Statement, leased
-from callgate.providers.stores.sql.database.states import retried
 
 _NUMBERS = dict.fromkeys(("made_at", "run_at", "lease_until", "sent_at", "ended_at", "now", "until", "at"), "float8")
 _TYPES = {
@@ -75,13 +72,7 @@ class _Changes:
 
     def __init__(self, database: Database, statement: Statement) -> None:
         self._database, self._statement, self._batches = database, statement, PostgresBatches(database)
-        self._group: GroupCommit[Mapping[str, Any]] = GroupCommit(
-            self._write,
-            partial(self._write, aside=True),
-            retry=partial(self._write, retry=True),
-            abandon=True,
-            size=_size,
-        )
+        self._group: GroupCommit[Mapping[str, Any]] = GroupCommit(self._write, abandon=True, size=_size)
 
     async def put(self, values: Mapping[str, object]) -> Any:
         async with self._database.answered():
@@ -91,16 +82,13 @@ class _Changes:
         await self._group.close()
         await self._batches.close()
 
-    async def _write(
-        self, changes: Sequence[Mapping[str, Any]], *, aside: bool = False, retry: bool = False
-    ) -> Sequence[object]:
-        async def transact() -> list[Row]:
-            async with self._batches.begin(aside=aside, retry=retry) as batch:
-                now = self._database.now()
-                given = [leased(change, now - change[ASKED]) for change in changes]
-                return await batch.run_alone(self._statement, given)
+    async def _write(self, changes: Sequence[Mapping[str, Any]], wait: int) -> Sequence[object]:
+        def given() -> list[Mapping[str, object]]:
+            now = self._database.now()
+            return [leased(change, now - change[ASKED]) for change in changes]
 
-        found = {id: row or True for id, *row in await retried(transact)}
+        rows = await self._batches.run_alone(self._statement, given, wait)
+        found = {id: row or True for id, *row in rows}
         return [found.get(change["id"]) for change in changes]
 
 

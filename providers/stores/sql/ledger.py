@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,18 +17,16 @@ from callgate.providers.stores.group_commit import GroupCommit, Late
 from callgate.providers.stores.ledger_writes import ChainRows, RowChain, Settlement, TransactionWriter, row_tenant
 from callgate.providers.stores.signed_rows import RowSigner
 from callgate.providers.stores.sql.batches import (
-    Batch,
-    Batches,
     PostgresBatches,
     Script,
     SealedBody,
     Step,
     Values,
 )
-from callgate.providers.stores.sql.batches_lite import LiteBatches
+from callgate.providers.stores.sql.batches_lite import Batches, LiteBatches
 from callgate.providers.stores.sql.database.database import Database
 from callgate.providers.stores.sql.database.rows import Row
-from callgate.providers.stores.sql.database.states import CommitLost, retried
+from callgate.providers.stores.sql.database.states import CommitLost
 from callgate.providers.stores.sql.effect_statements import CLAIM_NEW, CLAIMS, DROP, FIND, SETTLE, SETTLE_ALIASES
 from callgate.providers.stores.sql.effects import (
     CLAIM_ATTEMPTS,
@@ -72,8 +70,8 @@ class Change:
 
     @property
     def is_one_row(self) -> bool:
-        """True if one statement writes the change."""
-        return not self.rows and self.alias is None and (self.outcome is None or not self.outcome.aliases)
+        """True if one statement writes the change, which has no audit rows."""
+        return self.alias is None and (self.outcome is None or not self.outcome.aliases)
 
     @property
     def is_lost(self) -> bool:
@@ -107,9 +105,9 @@ class SqlLedgerWriter:
         self._database, self._effects, self._namespace = database, effects, effects.namespace
         self._transactions: TransactionWriter | None = None
         self._batches: Batches = LiteBatches(database) if database.lite else PostgresBatches(database)
-        self.group: GroupCommit[Change] = GroupCommit(
-            self._write, partial(self._write, aside=True), retry=partial(self._write, retry=True), size=_size
-        )
+        write = self._transact if database.lite else self._write
+        self.group: GroupCommit[Change] = GroupCommit(write, size=_size, admit=database.admission)
+        self._put = self.group.put if database.lite else self._put_answered
 
     def bound(self, effects: SqlEffects, transactions: TransactionWriter) -> SqlLedgerWriter:
         """Return a writer for the namespace and the keys of *effects*, with the same connection and group commit.
@@ -160,14 +158,11 @@ class SqlLedgerWriter:
         await self.group.close()
         await self._batches.close()
 
-    async def _put(self, change: Change, key: object, **how: Unpack[_How]) -> Any:
-        if self._database.lite:  # there is no server to wait for
-            self._database.refuse_nesting()
-            return await self.group.put(change, key, **how)
+    async def _put_answered(self, change: Change, key: object, **how: Unpack[_How]) -> Any:
         async with self._database.answered():
             return await self.group.put(change, key, **how)
 
-    async def _write(self, changes: Sequence[Change], *, aside: bool = False, retry: bool = False) -> Sequence[object]:
+    async def _write(self, changes: Sequence[Change], wait: int) -> Sequence[object]:
         """Write a batch; see ``_transact``. After a lost COMMIT write it again, until the server is there.
 
         A change that is written already does nothing then: its claim is found, or its outcome. While the transaction of the
@@ -178,7 +173,7 @@ class SqlLedgerWriter:
         while True:
             again = [one for one in changes if not one.is_lost]
             try:
-                results = await retried(partial(self._transact, again, aside=aside, retry=retry)) if again else ()
+                results = await self._transact(again, wait) if again else ()
             except StoreError as error:
                 now = asyncio.get_running_loop().time()
                 if isinstance(error, CommitLost) and not until:
@@ -195,18 +190,30 @@ class SqlLedgerWriter:
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LAST_PAUSE)
 
-    async def _transact(self, changes: Sequence[Change], *, aside: bool, retry: bool) -> Sequence[object]:
+    def _transact(self, changes: Sequence[Change], wait: int) -> Awaitable[Sequence[object]]:
         """Write changes and commit. Return for each its token, or None; whether its outcome is recorded; or True."""
-        results, chains = list[object](), set[RowChain]()
-        async with self._batches.begin(aside=aside, retry=retry) as batch:
-            now = self._database.now()  # here, after the wait for the transaction
-            for one in changes:
-                one.begin_lease(now)
-                chains.update([chain for chain, _ in one.rows])
-            if len(changes) == 1 and changes[0].is_one_row:
-                return [await _write_alone(batch, changes[0])]
-            await batch.write(_written(changes, results), chains)
-        return results
+        if len(changes) == 1 and not changes[0].rows and changes[0].is_one_row:
+            return self._write_alone(changes[0], wait)
+        chains = set[RowChain]()
+        for one in changes:
+            for chain, _ in one.rows:
+                chains.add(chain)
+        return self._batches.write(partial(_written, changes, self._database.now), chains, wait)
+
+    async def _write_alone(self, one: Change, wait: int) -> Sequence[object]:
+        """Write a change without audit rows in one statement."""
+
+        def values() -> list[Values]:
+            one.begin_lease(self._database.now())
+            return [_claim_values(one) if one.outcome is None else _settle_values(one, one.outcome)]
+
+        run = partial(self._batches.run_alone, values=values, wait=wait)
+        if one.outcome is None:  # a change without rows is a claim or an outcome
+            rows = await run(CLAIMS[one.retry] if one.signer is None else CLAIM_NEW)
+            return [rows[0][0] if rows else None]
+        if await run(SETTLE):
+            return [True]
+        return [any(_is_recorded(one.outcome, row) for row in await run(FIND))]
 
 
 def _size(one: Change) -> int:
@@ -220,10 +227,13 @@ def _size(one: Change) -> int:
     return size
 
 
-def _written(changes: Sequence[Change], results: list[object]) -> Script:
-    """Write the changes, and return the audit rows of those that were written. Adds to *results*; see ``_transact``."""
+def _written(changes: Sequence[Change], clock: Callable[[], float]) -> Script:
+    """Write the changes. Return their results (see ``_transact``), and the audit rows of those that were written."""
+    now = clock()  # here, after the wait for the transaction
+    for one in changes:
+        one.begin_lease(now)
     tokens, done, recorded = yield from _change(changes)
-    rows = list[SealedBody]()
+    results, rows = list[object](), list[SealedBody]()
     for one in changes:
         result: object = True
         writes = True
@@ -237,20 +247,7 @@ def _written(changes: Sequence[Change], results: list[object]) -> Script:
         if writes:
             for chain, body in one.rows:
                 rows.append((row_tenant(body, one.tenant), chain, body, one.namespace))
-    return rows
-
-
-async def _write_alone(batch: Batch, one: Change) -> object:
-    """Write a change without audit rows in one statement. Return its token, or None; or whether its outcome is recorded."""
-    if one.claim is not None:
-        statement = CLAIMS[one.retry] if one.signer is None else CLAIM_NEW
-        rows = await batch.run_alone(statement, [_claim_values(one)])
-        return rows[0][0] if rows else None
-    assert one.outcome is not None  # a change without rows has one of them
-    values = _settle_values(one, one.outcome)
-    if await batch.run_alone(SETTLE, [values]):
-        return True
-    return any(_is_recorded(one.outcome, row) for row in await batch.run_alone(FIND, [values]))
+    return results, rows
 
 
 def _change(changes: Sequence[Change]) -> Generator[Sequence[Step], list[list[Row]], _Changed]:

@@ -8,16 +8,14 @@ quotas, then permits, then cached values, each sorted by key.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from functools import partial
 from operator import attrgetter
 from typing import Any, Protocol
 
 from callgate.providers.stores.group_commit import GroupCommit
-from callgate.providers.stores.sql.batches import Batches, PostgresBatches, Step
-from callgate.providers.stores.sql.batches_lite import LiteBatches
+from callgate.providers.stores.sql.batches import Exchange, PostgresBatches, Step
+from callgate.providers.stores.sql.batches_lite import Batches, LiteBatches
 from callgate.providers.stores.sql.database.database import Database
 from callgate.providers.stores.sql.database.rows import Row
-from callgate.providers.stores.sql.database.states import retried
 
 MAX_REQUESTS = 128
 """The maximum number of requests in one transaction."""
@@ -71,11 +69,7 @@ class SharedWriter:
         self._database = database
         self._batches: Batches = LiteBatches(database, durable=False) if database.lite else PostgresBatches(database)
         self._group: GroupCommit[SharedRequest] = GroupCommit(
-            self._serve,
-            partial(self._serve, aside=True),
-            retry=partial(self._serve, retry=True),
-            limit=MAX_REQUESTS,
-            size=attrgetter("size"),
+            self._serve, limit=MAX_REQUESTS, size=attrgetter("size"), admit=database.admission
         )
 
     async def ask(self, request: SharedRequest, *, withdraw: bool = False) -> Any:
@@ -84,8 +78,6 @@ class SharedWriter:
         Raises:
             StoreError: the request was not served, or that is unknown.
         """
-        if self._database.lite:
-            self._database.refuse_nesting()
         async with self._database.answered():
             return await self._group.put(request, request, row=request.row, withdraw=withdraw)
 
@@ -94,29 +86,28 @@ class SharedWriter:
         await self._group.close()
         await self._batches.close()
 
-    async def _serve(self, requests: Sequence[SharedRequest], *, aside: bool = False, retry: bool = False) -> list[Row]:
+    async def _serve(self, requests: Sequence[SharedRequest], wait: int) -> list[Row]:
         kinds: dict[type[SharedRequest], list[SharedRequest]] = {}
         for request in requests:
             kinds.setdefault(type(request), []).append(request)
         writes = any(request.writes for request in requests)
 
-        async def transact() -> None:
-            async with self._batches.begin(aside=aside, retry=retry) as batch:
-                now = float(self._database.now())  # here, after the wait for the transaction
-                parts = [kind.of(kinds[kind], now) for kind in sorted(kinds, key=lambda kind: kind.place)]
-                asked = [part.reads() for part in parts]
+        def begin() -> Exchange:
+            now = float(self._database.now())  # here, after the wait for the transaction
+            parts = [kind.of(kinds[kind], now) for kind in sorted(kinds, key=lambda kind: kind.place)]
+            asked = [part.reads() for part in parts]
 
-                def compute(rows: list[list[Row]]) -> list[Step]:
-                    left = iter(rows)
-                    return [
-                        step
-                        for part, reads in zip(parts, asked, strict=True)
-                        for step in part.compute([next(left) for _ in reads])
-                    ]
+            def compute(rows: list[list[Row]]) -> list[Step]:
+                left = iter(rows)
+                return [
+                    step
+                    for part, reads in zip(parts, asked, strict=True)
+                    for step in part.compute([next(left) for _ in reads])
+                ]
 
-                await batch.exchange([step for reads in asked for step in reads], compute, writes=writes)
+            return [step for reads in asked for step in reads], compute
 
-        await retried(transact)
+        await self._batches.exchange(begin, wait, writes=writes)
         for _ in requests:
             await self._database.wrote()
         return [request.result for request in requests]

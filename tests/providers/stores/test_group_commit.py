@@ -59,11 +59,19 @@ class Database:
         return [f"did {name}" for name in names]
 
     def group(self, limit: int = 256) -> GroupCommit[str]:
-        return GroupCommit(self.write, self.aside, limit=limit)
+        return GroupCommit(self.transact, limit=limit)
+
+    async def transact(self, names: Sequence[str], wait: int) -> list[str]:
+        return await (self.aside if wait == group_commit.ASIDE_WAIT_MS else self.write)(names)
+
+
+async def written(group: GroupCommit[str], name: str, key: str, **how: Any) -> Any:
+    """A caller, which waits for its change."""
+    return await group.put(name, key, **how)
 
 
 def put(group: GroupCommit[str], name: str, key: str | None = None, *, withdraw: bool = False) -> asyncio.Task[Any]:
-    return asyncio.ensure_future(group.put(name, key or name, withdraw=withdraw))
+    return asyncio.create_task(written(group, name, key or name, withdraw=withdraw))
 
 
 async def turns(count: int = 5) -> None:
@@ -195,7 +203,7 @@ async def test_a_batch_has_a_limit_in_bytes(
     monkeypatch.setattr(group_commit, "MAX_BYTES", 8)
     database = Database()
     database.gate.set()
-    group = GroupCommit[str](database.write, database.aside, size=lambda name: sizes[int(name)])
+    group = GroupCommit[str](database.transact, size=lambda name: sizes[int(name)])
     names = [str(number) for number in range(len(sizes))]
     assert await asyncio.gather(*(put(group, name) for name in names)) == [f"did {name}" for name in names]
     assert database.batches == batches
@@ -312,11 +320,11 @@ async def test_a_change_that_is_not_withdrawn_is_written_however_its_caller_ends
 ) -> None:
     """A caller that was cancelled can still hear of the result, unless the change had it already."""
     database = Database(wrong=frozenset("a" if wrong else ""))
-    group = GroupCommit(database.write, database.aside, abandon=abandon)
+    group = GroupCommit(database.transact, abandon=abandon)
     before = None if is_taken else put(group, "before")
     await turns()
     told: list[tuple[str, asyncio.Future[Any]]] = []
-    caller = group.put("a", "a", withdraw=False, late=lambda *told_late: told.append(told_late))
+    caller = written(group, "a", "a", withdraw=False, late=lambda *told_late: told.append(told_late))
     task = None if way == "closed" else asyncio.ensure_future(caller)
     if task is None:
         asyncio.get_running_loop().call_soon(caller.send, None)
@@ -344,7 +352,7 @@ async def test_a_change_that_is_not_withdrawn_is_written_however_its_caller_ends
 async def test_a_transaction_that_nobody_waits_for_gives_its_connection_up_to_the_next(abandon: bool) -> None:
     """A connection that does not answer: the callers give up, and those that come next must not wait on it as well."""
     database = Database()
-    group = GroupCommit(database.write, database.aside, abandon=abandon)
+    group = GroupCommit(database.transact, abandon=abandon)
     first = [put(group, "a", withdraw=True)]
     await turns()
     first += [put(group, name, withdraw=True) for name in "bc"]
@@ -410,11 +418,11 @@ def test_an_event_loop_that_ended_in_the_middle_keeps_nothing_from_the_next_one(
     database = Database()
     group = database.group()
     first = asyncio.new_event_loop()
-    old = [first.create_task(group.put(name, name, withdraw=False)) for name in "ab"]
+    old = [first.create_task(written(group, name, name, withdraw=False)) for name in "ab"]
     first.run_until_complete(turns())
     database.gate = asyncio.Event()
     database.gate.set()
-    assert asyncio.run(group.put("c", "c", withdraw=False)) == "did c"
+    assert asyncio.run(written(group, "c", "c", withdraw=False)) == "did c"
     assert database.committed == ["c"]
     asyncio.run(group.close())
     for task in (*old, *asyncio.all_tasks(first)):
@@ -444,7 +452,7 @@ async def live(steps: Sequence[Any], database: Database, limit: int, group: Grou
 
     async def arrive(name: str, key: str, withdraw: bool) -> Any:
         arrived.add(name)
-        return await group.put(name, key, withdraw=withdraw)
+        return await written(group, name, key, withdraw=withdraw)
 
     for kind, what, withdraw in steps:
         if kind == "put":

@@ -201,7 +201,7 @@ async def test_whether_a_lost_commit_took_place_is_unknown_to_all_of_it_and_no_n
             self.committing = True
             raise ConnectionError("nobody hears")
 
-    commit_now, commit = sql_batches_lite._LiteBatch._commit_now, sql_batches._PostgresBatch._commit
+    commit_now, commit = sql_batches_lite.LiteBatches._commit_now, sql_batches._PostgresBatch._commit
 
     def losing_now(self: Any) -> None:  # in the thread of SQLite
         list(losing(commit_now, self, ()))
@@ -210,7 +210,7 @@ async def test_whether_a_lost_commit_took_place_is_unknown_to_all_of_it_and_no_n
         for step in losing(commit, self, given):
             await step
 
-    monkeypatch.setattr(sql_batches_lite._LiteBatch, "_commit_now", losing_now)
+    monkeypatch.setattr(sql_batches_lite.LiteBatches, "_commit_now", losing_now)
     monkeypatch.setattr(sql_batches._PostgresBatch, "_commit", losing_later)
     told = await asyncio.gather(*(desk.claim(number) for number in range(1, 5)), return_exceptions=True)
     struck = [number for number, one in enumerate(told, 1) if isinstance(one, StoreError)]

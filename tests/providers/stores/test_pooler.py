@@ -161,7 +161,8 @@ async def test_writes_of_the_cache_still_wait_for_no_disk(address: str) -> None:
         return []
 
     try:
-        async with store._shared._batches.begin() as batch:
+        batches: Any = store._shared._batches
+        async with batches.begin() as batch:
             await batch.exchange([(asked, [{"number": 1}])], see, writes=True)
     finally:
         await store.close()

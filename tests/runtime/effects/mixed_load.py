@@ -36,6 +36,7 @@ from callgate.providers.stores.address import store_at
 from callgate.runtime.testing.fault_calls import Faults
 from callgate.stores import EffectState, JobState
 from callgate.testing import FaultyStore
+from tests.runtime.effects.faulty_batches import fail_batches
 
 USERS = User("ann", tenant="acme"), User("bob", tenant="acme"), User("ann", tenant="umbrella")
 AT_ONCE = 8
@@ -435,13 +436,10 @@ class Load:
 
 def failing(store: Any, faults: Faults) -> Any:
     """Wrap a store, and the batches in which it sends its statements."""
-    wrapped = [FaultyStore(store)]
-    if not hasattr(store.ledger._batches, "_callgate_faults"):  # a store that is bound again is the same one
-        wrapped.append(FaultyStore(store.ledger._batches))
-        store.ledger._batches = wrapped[1]
-    for one in wrapped:
-        object.__setattr__(one, "_callgate_faults", faults)
-    return wrapped[0]
+    fail_batches(store.ledger._batches, faults)
+    wrapped = FaultyStore(store)
+    object.__setattr__(wrapped, "_callgate_faults", faults)
+    return wrapped
 
 
 @contextlib.contextmanager

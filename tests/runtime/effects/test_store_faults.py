@@ -19,6 +19,7 @@ from tests.providers.stores.backends import Backend, opened, place
 from tests.providers.stores.conftest import Places, at
 from tests.runtime.effects.fault_paths import PATHS
 from tests.runtime.effects.fault_stories import LEASE, Broken, Path, Shop, Story, another, gate_on
+from tests.runtime.effects.faulty_batches import fail_batches
 
 MANY = 10_000
 DATABASES = ("sqlite-file", "postgresql")
@@ -59,9 +60,7 @@ class Bad:
         self.store = FaultyStore(store, when=when, error=errors().__next__)
         self.faults = faults_of(self.store)
         if getattr(store, "ledger", None) is not None:  # its statements are sent in batches
-            batches = FaultyStore(store.ledger._batches)
-            object.__setattr__(batches, "_callgate_faults", self.faults)
-            store.ledger._batches = batches
+            fail_batches(store.ledger._batches, self.faults)
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:

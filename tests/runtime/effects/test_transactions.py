@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -60,37 +59,35 @@ class Statements:
             else:
                 self._seen.append(f"alone({word})")
 
-    @asynccontextmanager
-    async def batch(self, begin: Any, **options: Any) -> AsyncGenerator[Any, None]:
-        """A transaction of group commit, whose statements are sent without an engine."""
-        async with begin(**options) as batch:
-            write, run_alone = batch.write, batch.run_alone
+    def batches(self, batches: Any) -> None:
+        """Note the transactions of group commit, whose statements are sent without an engine."""
+        write, run_alone = batches.write, batches.run_alone
 
-            def word(statement: Any) -> str:
-                return next(word for start, word in WROTE.items() if statement.lite.strip().startswith(start))
+        def word(statement: Any) -> str:
+            return next(word for start, word in WROTE.items() if statement.lite.strip().startswith(start))
 
-            def noted(script: Any, held: list[str]) -> Generator[Any, Any, Any]:
-                steps = next(script)
-                while True:
-                    held.extend(word(one) for one, values in steps if values and not one.lite.startswith("SELECT"))
-                    try:
-                        steps = script.send((yield steps))
-                    except StopIteration as end:
-                        held.extend(["audit"] * bool(end.value))
-                        return end.value
+        def noted(script: Any, held: list[str]) -> Generator[Any, Any, Any]:
+            steps = next(script)
+            while True:
+                held.extend(word(one) for one, values in steps if values and not one.lite.startswith("SELECT"))
+                try:
+                    steps = script.send((yield steps))
+                except StopIteration as end:
+                    held.extend(["audit"] * bool(end.value[1]))
+                    return end.value
 
-            async def writing(script: Any, chains: Any) -> None:
-                held = list[str]()
-                await write(noted(script, held), chains)
-                self._seen.append(f"committed({' '.join(held)})")
+        async def writing(script: Any, chains: Any, wait: int) -> Any:
+            held = list[str]()
+            results = await write(lambda: noted(script(), held), chains, wait)
+            self._seen.append(f"committed({' '.join(held)})")
+            return results
 
-            async def running_alone(statement: Any, values: Any) -> Any:
-                if not statement.lite.startswith("SELECT"):
-                    self._seen.append(f"alone({word(statement)})")
-                return await run_alone(statement, values)
+        async def running_alone(statement: Any, values: Any, wait: int) -> Any:
+            if not statement.lite.startswith("SELECT"):
+                self._seen.append(f"alone({word(statement)})")
+            return await run_alone(statement, values, wait)
 
-            batch.write, batch.run_alone = writing, running_alone
-            yield batch
+        batches.write, batches.run_alone = writing, running_alone
 
     def _rolled_back(self, on: int) -> None:
         if on in self._open:
@@ -104,11 +101,11 @@ def statements_of(store: SqlStore) -> Generator[Statements]:
     event.listen(engine, "before_cursor_execute", seen.note)
     assert store.ledger is not None
     batches: Any = store.ledger._batches
-    batches.begin = partial(seen.batch, batches.begin)
+    seen.batches(batches)
     try:
         yield seen
     finally:
-        del batches.begin
+        del batches.write, batches.run_alone
         event.remove(engine, "before_cursor_execute", seen.note)
 
 

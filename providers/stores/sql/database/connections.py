@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -83,18 +83,8 @@ class Attempt:
         Each connection of SQLite has a thread. A step that is cancelled halfway would leave the thread running, with its
         lock on the file. No step takes longer than the wait for that lock (``busy_timeout``).
         """
-        self.step = task = asyncio.ensure_future(work)
-        cancelled = False
-        while not task.done():
-            try:
-                await asyncio.wait([task])
-            except asyncio.CancelledError:
-                cancelled = True
-        if cancelled:
-            if not task.cancelled():
-                task.exception()  # retrieved, so that asyncio logs no warning
-            raise asyncio.CancelledError
-        return task.result()
+        self.step = step = asyncio.ensure_future(work)
+        return await shielded(step)
 
     async def end(self, error: BaseException | None, work: Coroutine[object, None, None]) -> None:
         """Run the last step. A closed caller cannot wait for it: it runs in a task, after the step that is under way."""
@@ -107,15 +97,38 @@ class Attempt:
 
     def afterwards(self, release: Callable[[], None]) -> None:
         """Call *release* once no step is under way, which is now unless the caller was closed."""
+        after(self.step, release)
 
-        def ended(step: asyncio.Future[object]) -> None:
-            _retrieve(step)
-            release()
 
-        if self.step is None or self.step.done():
-            release()
-        else:
-            self.step.add_done_callback(ended)
+async def shielded(step: asyncio.Future[T]) -> T:
+    """Return the result of *step*. A cancellation is raised after it has ended."""
+    try:
+        await asyncio.wait([step])
+    except asyncio.CancelledError:
+        await until_over(step)
+        raise
+    return step.result()
+
+
+async def until_over(step: asyncio.Future[T]) -> None:
+    """Wait for the end of a step whose caller was cancelled, also if that is cancelled again. Ignore its error."""
+    while not step.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait([step])
+    _retrieve(step)
+
+
+def after(step: asyncio.Future[Any] | None, release: Callable[[], object]) -> None:
+    """Call *release* once *step* is over, which is now unless its caller was closed."""
+
+    def ended(step: asyncio.Future[object]) -> None:
+        _retrieve(step)
+        release()
+
+    if step is None or step.done():
+        release()
+    else:
+        step.add_done_callback(ended)
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:
@@ -132,7 +145,7 @@ async def _after(step: asyncio.Future[object] | None, work: Coroutine[object, No
     await work
 
 
-def _retrieve(step: asyncio.Future[object]) -> None:
+def _retrieve(step: asyncio.Future[Any]) -> None:
     """Retrieve the error of a step whose caller was closed, so that asyncio logs no warning."""
     if not step.cancelled():
         step.exception()

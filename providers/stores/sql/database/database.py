@@ -77,7 +77,8 @@ class Database:
         self.pool_size = 1 if self.in_memory else pool_size
         self._engines: Engines | None = None
         self._keeper: Any = None
-        self._write_lock = Turns()
+        self.turn = Turns()
+        """The turn of the tasks of this process that write to SQLite."""
         self._holders = set[asyncio.Task[object] | None]()
         self._writes, self._answers = 0, ServerAnswers("postgresql")
 
@@ -109,7 +110,7 @@ class Database:
     def _connect(self) -> None:
         url = located(self.url, self._file)
         prepare(url, self._file)
-        self._write_lock = Turns()  # belongs to this event loop
+        self.turn = Turns()  # belongs to this event loop
         self._answers = ServerAnswers("postgresql")  # silence of earlier is no reason not to ask
         if self.in_memory:
             import sqlite3
@@ -269,25 +270,11 @@ class Database:
             with suppress(StoreError):  # the counted write has succeeded; a failed sweep must not fail it
                 await self.sweep()
 
-    async def begin_turn(self) -> Callable[[], None]:
-        """Wait until no other task of this process writes to SQLite. Return the function that ends the turn.
-
-        The current task has no open transaction: it would wait for itself.
-        """
-        await self._write_lock.acquire()
-        task = asyncio.current_task()
-        self._holders.add(task)
-        return partial(self._end_turn, self._write_lock, task)
-
-    def _end_turn(self, lock: Turns, task: asyncio.Task[object] | None) -> None:
-        self._holders.discard(task)
-        lock.release()
-
     async def _wait_alone(self, attempt: Attempt, stack: AsyncExitStack) -> None:
         if self.lite:
             self.refuse_nesting()
-            await self._write_lock.acquire()
-            stack.callback(attempt.afterwards, self._write_lock.release)
+            await self.turn.acquire()
+            stack.callback(attempt.afterwards, self.turn.release)
             stack.enter_context(self._holding())
 
     @contextmanager
@@ -300,6 +287,11 @@ class Database:
         finally:
             if first:
                 self._holders.discard(task)
+
+    @property
+    def admission(self) -> Callable[[], None] | None:
+        """The check of a task that wants to write. None for PostgreSQL: a task with a transaction gets another connection."""
+        return self.refuse_nesting if self.lite else None
 
     def refuse_nesting(self) -> None:
         """Refuse what would wait for the open transaction of the same task.

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
+
+from callgate.providers.stores.sql.database.rows import Row
+
+if TYPE_CHECKING:
+    import sqlite3
+
+_PARAMETER = re.compile(r":([a-z_]+)")
 
 
 class Statement:
@@ -20,9 +28,24 @@ class Statement:
 
     def __init__(self, lite: str, postgres: str, **types: str) -> None:
         self.lite = lite
+        # By place: sqlite3 looks up the name of each parameter each time, which takes a third of the time of a claim.
+        self._names = tuple(_PARAMETER.findall(lite))
+        self._by_place = _PARAMETER.sub("?", lite)
+        self._returns = lite.lstrip().startswith(("SELECT", "WITH")) or "RETURNING" in lite
         # One JSON text: psycopg would escape each item of an array by itself, which takes a third of the time of a call.
         columns = ", ".join(f"{name} {type}" for name, type in types.items())
         self.postgres = postgres.format(given=f"json_to_recordset(%s) AS given ({columns})")
+
+    def run_lite(self, connection: sqlite3.Connection, values: Sequence[Mapping[str, object]]) -> list[Row]:
+        """Run the statement of SQLite for each of the values, and return the rows of all."""
+        rows, names = list[Row](), self._names
+        given = [[one[name] for name in names] for one in values]
+        if self._returns:
+            for one in given:
+                rows += connection.execute(self._by_place, one).fetchall()
+        elif self.lite:
+            connection.executemany(self._by_place, given)
+        return rows
 
     @staticmethod
     def parameters(values: Sequence[Mapping[str, object]]) -> tuple[str]:
