@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from array import array
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
 from itertools import accumulate
 
 from callgate.providers.http.decompression import Decompressor
@@ -102,15 +102,25 @@ class BoundedBody:
             BodyRefused: the body is too large, nests too deep, has too many values, or is no JSON in UTF-8.
             zlib.error: the body does not have its encoding.
         """
-        if self._unpack is not None:
-            part = self._unpack.feed(part, self._left)
-        self._left -= len(part)
-        if self._left < 0:
-            raise BodyRefused("is too large")
-        if self._max_depth is not None:
-            for start in range(0, len(part), PIECE):  # nothing is read after a piece above a limit
-                self._measure(part[start : start + PIECE], self._max_depth)
-        return part
+        return b"".join(self.pieces(part))
+
+    def pieces(self, part: bytes) -> Iterator[bytes]:
+        """Yield a part of the body, unpacked, in pieces of at most ``PIECE`` bytes. Nothing is unpacked beyond a limit.
+
+        Raises:
+            BodyRefused, zlib.error: as ``feed``.
+        """
+        if self._unpack is None:
+            found: Iterable[bytes] = (part[at : at + PIECE] for at in range(0, len(part), PIECE))
+        else:
+            found = self._unpack.pieces(part, PIECE)
+        for piece in found:
+            self._left -= len(piece)
+            if self._left < 0:
+                raise BodyRefused("is too large")
+            if self._max_depth is not None:
+                self._measure(piece, self._max_depth)
+            yield piece
 
     def _measure(self, part: bytes, limit: int) -> None:
         """Follow the depth of JSON, and count what begins a value; a text may go on in the next piece."""

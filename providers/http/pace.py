@@ -16,9 +16,9 @@ class Pace:
     def __init__(self) -> None:
         self._left = PARTS
 
-    async def turn(self) -> None:
-        """Count a part, and let other tasks run if it is time."""
-        self._left -= 1
+    async def turn(self, size: int = 0) -> None:
+        """Count a part, which costs more if its *size* in bytes does, and let other tasks run if it is time."""
+        self._left -= 1 + size // 512
         if self._left <= 0:
             self._left = PARTS
             await asyncio.sleep(0)

@@ -223,3 +223,35 @@ FAMILIES["items objects check"] = (
     under_x({"type": "array", "items": {"type": "object", "additionalProperties": {"type": "string"}}}),
     {"x": [{"a": "b"}] * 15000},
 )
+FAMILIES["uniqueItems large"] = (under_x({"uniqueItems": True}), {"x": [2**80 + i for i in range(600)]})
+FAMILIES["uniqueItems large objects"] = (under_x({"uniqueItems": True}), {"x": [{"a": 2**80 + i} for i in range(500)]})
+FAMILIES["uniqueItems of one float"] = (under_x({"uniqueItems": True}), {"x": [2**60 + i for i in range(9_000)]})
+FAMILIES["uniqueItems few floats"] = (
+    under_x({"items": {"uniqueItems": True}}),
+    {"x": [[1e300 + j * 1e290 for j in range(15)] for _ in range(600)]},
+)
+
+DRAFT_7 = "http://json-schema.org/draft-07/schema#"
+TEXTS: dict[str, tuple[Any, Any]] = {
+    "contentMediaType": (
+        {"$schema": DRAFT_7, **under_x({"allOf": [{"contentMediaType": "application/json"}] * 20})},
+        {"x": f"[{'0,' * 100_000}0]"},
+    ),
+    "formats": ({"$schema": DRAFT_7, **under_x({"allOf": [{"format": "uri"}] * 500})}, {"x": f"a:/{'a' * 500_000}"}),
+}
+"""The same, where a text is read many times."""
+
+COPIED: dict[str, tuple[Any, Any]] = {
+    "a text": (under_x({"allOf": [{"const": str(i)} for i in range(400)]}), {"x": "x" * 300_000}),
+    "a key": (under_x({"allOf": [{"const": str(i)} for i in range(400)]}), {"x": {"x" * 300_000: 0}}),
+    "a key of propertyNames": (
+        under_x({"propertyNames": {"allOf": [{"const": str(i)} for i in range(400)]}}),
+        {"x": {"x" * 300_000: 0}},
+    ),
+    "branches": (under_x({"anyOf": [{"const": str(i)} for i in range(400)]}), {"x": "x" * 300_000}),
+    "the object of a missing key": (under_x({"required": [str(i) for i in range(300)]}), {"x": {"x" * 300_000: 0}}),
+    "a constant": (under_x({"items": {"const": "x" * 60_000}}), {"x": ["x"] * 1_900}),
+    "an enum": (under_x({"items": {"enum": [f"{'x' * 60}{i}" for i in range(900)]}}), {"x": ["x"] * 1_900}),
+    "a negation": (under_x({"items": {"not": {"const": 0, "title": "x" * 60_000}}}), {"x": [0] * 1_900}),
+}
+"""Invalid values for which jsonschema-rs copies much text into its errors."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import orjson
 
+from callgate.tools.arguments.collisions import MOST, collide
 from callgate.tools.arguments.parse_errors import ParseError, beyond, not_an_object
 from callgate.tools.limits import DEFAULT_LIMITS, Limits
 from callgate.tools.values import SCALARS
@@ -26,16 +27,22 @@ def parse_value(value: Mapping[str, object], limits: Limits = DEFAULT_LIMITS) ->
     """
     if not isinstance(value, (dict, Mapping)):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise not_an_object(value)
-    if not isinstance(value, dict):
-        return _object(value, limits, 1, [1, 0])
-    copy: dict[str, Any] = dict(value)  # a caller's thread may change the original meanwhile
-    return copy if is_flat_object(copy, limits) else _object(copy, limits, 1, [1, 0])
+    used = [1, 0]
+    copy: dict[str, Any] = (
+        dict.copy(value) if isinstance(value, dict) else {}
+    )  # a thread may change the original meanwhile
+    if isinstance(value, dict) and is_flat_object(copy, limits):
+        return copy
+    copy = _object(copy if isinstance(value, dict) else value, limits, 1, used)
+    if used[0] > MOST and collide(copy):
+        raise beyond("numbers_collide", limits)
+    return copy
 
 
 def is_flat_object(value: Mapping[str, object], limits: Limits) -> bool:
     """Return True for an object of plain scalars within the limits, as most arguments are; the encoder looks at each."""
     for item in value.values():  # a loop costs less than a set of the types for so few
-        if item.__class__ not in SCALARS:
+        if type(item) not in SCALARS:  # not `__class__`, which a subclass can override
             return False
     try:
         data = orjson.dumps(value)  # refuses surrogates, integers of over 64 bits, and keys that are no strings
@@ -49,35 +56,38 @@ def is_flat_object(value: Mapping[str, object], limits: Limits) -> bool:
 def _object(value: Mapping[Any, object], limits: Limits, depth: int, used: list[int]) -> dict[str, Any]:
     """Copy an object; *used* counts the values and characters of the whole."""
     copy: dict[str, object] = {}
-    _enter(len(value), limits, depth, used)
-    for key, item in value.items():
+    _enter(dict.__len__(value) if isinstance(value, dict) else len(value), limits, depth, used)
+    for key, item in dict.items(value) if isinstance(value, dict) else value.items():
         if not isinstance(key, str):
             raise ParseError("not_json", "a key that is not a string")
-        copy[_text(key, limits, used)] = _plain(item, limits, depth + 1, used)
-    if len(copy) != len(value):
+        copy[_text(str.__str__(key), limits, used)] = _plain(item, limits, depth + 1, used)
+    if len(copy) != (dict.__len__(value) if isinstance(value, dict) else len(value)):
         raise ParseError("duplicate_key", "a key occurs twice in one object")
     return copy
 
 
 def _plain(value: object, limits: Limits, depth: int, used: list[int]) -> object:
+    """Copy a value. It is made plain before it is checked: a method of a subclass may return something else."""
     if isinstance(value, str):
-        return _text(value, limits, used)
+        return _text(str.__str__(value), limits, used)
     if value is None or value is True or value is False:
         return value
     if isinstance(value, int):
+        value = int.__int__(value)
         if value.bit_length() > limits.small_bits:
             _grow(value.bit_length() // 4, limits, used)
             if abs(value) >= 10**limits.max_digits:
                 raise beyond("number_too_long", limits)
-        return int.__int__(value)
+        return value
     if isinstance(value, float):
+        value = float.__float__(value)
         if value - value != 0.0:
             raise ParseError("not_finite", "NaN and infinity are not JSON")
-        return float.__float__(value)
+        return value
     if isinstance(value, (dict, Mapping)):
         return _object(value, limits, depth, used)
     if isinstance(value, (list, tuple)):
-        items = cast("list[Any]", value)
+        items: list[Any] = list.copy(value) if isinstance(value, list) else list(tuple.__iter__(value))
         _enter(len(items), limits, depth, used)
         return [_plain(item, limits, depth + 1, used) for item in items]
     raise ParseError("not_json", "a value that JSON does not have")
@@ -103,4 +113,4 @@ def _text(text: str, limits: Limits, used: list[int]) -> str:
         raise ParseError("nul", "a string holds a NUL character")
     if not text.isascii() and _SURROGATE.search(text):
         raise ParseError("lone_surrogate", "half of a surrogate pair")
-    return str.__str__(text)
+    return text

@@ -11,8 +11,8 @@ class ParseError(ValueError):
     """Arguments were refused before validation. The error holds nothing of the input.
 
     ``code`` is stable: ``too_large``, ``too_deep``, ``too_many_values``, ``number_too_long``, ``number_overflow``,
-    ``number_rounded``, ``not_finite``, ``duplicate_key``, ``lone_surrogate``, ``nul``, ``not_text``, ``not_json``, ``not_an_object``,
-    ``null``, ``empty``, ``truncated``, ``invalid_json``.
+    ``number_rounded``, ``numbers_collide``, ``not_finite``, ``duplicate_key``, ``lone_surrogate``, ``nul``, ``not_text``,
+    ``not_json``, ``not_an_object``, ``null``, ``empty``, ``truncated``, ``invalid_json``.
     ``position`` is the index, from 0, of the character at which the parser stopped; None where it is unknown.
     ``public`` is text that a model may read.
     """
@@ -38,6 +38,7 @@ _BEYOND = {
     "too_deep": "nested deeper than {0.max_depth} levels",
     "too_many_values": "more than {0.max_nodes} values",
     "number_too_long": "a number has more than {0.max_digits} digits",
+    "numbers_collide": "many numbers have one hash",
 }
 
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from jiter import from_json
 
+from callgate.tools.arguments.collisions import MOST, collide
 from callgate.tools.arguments.exact_json import loses_fraction
 from callgate.tools.arguments.measures import admitted
 from callgate.tools.arguments.objects import parse_value
@@ -78,18 +79,20 @@ def parse_arguments(
         if not tolerant and not takes_nothing:
             raise ParseError("null", "no arguments were sent; send a JSON object")
         return Parsed({}, ("empty",), None, "{}")
-    if raw.__class__ is not str and not isinstance(raw, (str, bytes, bytearray)):
+    if type(raw) is not str and not isinstance(raw, (str, bytes, bytearray)):
         return _strictly((parse_value(raw, limits), (), None, None))
+    if type(raw) is not str:
+        raw = _as_text(raw, limits)
     try:
         value = parse_strict(raw, limits)
-        if not exact or not loses_fraction(raw.encode() if isinstance(raw, str) else bytes(raw)):
+        if not exact or not loses_fraction(raw.encode()):
             return _strictly((value, (), None, None))
         problem = ParseError("number_rounded", "a number has a fraction that is lost in a float; write fewer digits")
     except ParseError as error:
         problem = error
     if problem.code not in _REPAIRABLE or not (tolerant or (takes_nothing and problem.code == "empty")):
         raise problem
-    return _parse_tolerated(_as_text(raw, limits), limits, problem)
+    return _parse_tolerated(raw, limits, problem)
 
 
 def _parse_tolerated(text: str, limits: Limits, problem: ParseError) -> Parsed:
@@ -115,7 +118,7 @@ def parse_strict(text: str | bytes | bytearray, limits: Limits = DEFAULT_LIMITS)
     Raises:
         ParseError: the text is anything else, or exceeds the *limits*.
     """
-    if not isinstance(text, str):
+    if type(text) is not str:  # not `__class__`, which a subclass can override
         text = _as_text(text, limits)
     small = len(text) <= limits.small_text
     try:
@@ -127,27 +130,34 @@ def parse_strict(text: str | bytes | bytearray, limits: Limits = DEFAULT_LIMITS)
         problem = explained(error, text)
     else:
         if type(value) is dict:
-            # jiter reads 1e999 as infinity, which takes an exponent or more than 308 digits.
-            if small or "e" in text or "E" in text or len(text) > 308:
-                for item in value.values():
-                    if type(item) in _CAN_HIDE_INFINITY and _holds_infinity(item):
-                        raise ParseError("number_overflow", "a number is too large for a float")
-            if "\\u0000" in text and "\\u0000" in text.replace("\\\\", ""):
-                raise ParseError("nul", "a string holds a NUL character")
+            _check_values(value, text, limits, small)
             return value
         problem = not_an_object(value)
     raise problem  # outside of `except`: the parser's own error may quote a key, and would stay as its context
 
 
+def _check_values(value: dict[str, object], text: str, limits: Limits, small: bool) -> None:
+    # jiter reads 1e999 as infinity, which takes an exponent or more than 308 digits.
+    if small or "e" in text or "E" in text or len(text) > 308:
+        for item in value.values():
+            if type(item) in _CAN_HIDE_INFINITY and _holds_infinity(item):
+                raise ParseError("number_overflow", "a number is too large for a float")
+    if "\\u0000" in text and "\\u0000" in text.replace("\\\\", ""):
+        raise ParseError("nul", "a string holds a NUL character")
+    if not small and text.count(",") >= MOST and collide(value):
+        raise beyond("numbers_collide", limits)
+
+
 def _as_text(raw: object, limits: Limits) -> str:
     if isinstance(raw, str):
-        return raw
+        return str.__str__(raw)
     if not isinstance(raw, (bytes, bytearray)):
         raise ParseError("not_text", "the arguments are neither text nor an object")
-    if len(raw) > limits.max_bytes:
+    data = memoryview(raw)
+    if data.nbytes > limits.max_bytes:
         raise beyond("too_large", limits)
     try:
-        return raw.decode()
+        return str(data, "utf-8")
     except UnicodeDecodeError:
         pass
     raise ParseError("not_text", "the text is not UTF-8")

@@ -72,7 +72,7 @@ class Guard:
         nodes, characters = guard_json(
             value, depth=limits.value_depth, nodes=limits.value_nodes, characters=limits.value_characters
         )
-        if budget.has_refs or budget.quick(nodes, characters) > limits.budget:
+        if budget.has_refs or budget.compares or budget.quick(nodes, characters) > limits.budget:
             budget.cost(value)
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
 
 from callgate.errors import RegistrationError, StreamCut
-from callgate.providers.http.bounded import has_more_values
+from callgate.providers.http.bounded import PIECE, has_more_values
 from callgate.providers.kinds import checks_kinds
 from callgate.providers.logs import LogEvent, emit
 from callgate.providers.scrubbing import Scrubber
@@ -169,12 +170,14 @@ class Client(BaseClient):
                 )
             if response.media == "application/json":  # not a stream, or a stream with a wrong content type
                 body = await response.whole()
-                events = self._events_of_whole(body, translation, response.status, sent.scrubber) or decoder.feed(body)
+                events = self._events_of_whole(body, translation, response.status, sent.scrubber)
                 for event in events:
                     yield event
-                if events and events[-1].__class__ is Done:
+                if events:
                     return
-            while part := await response.read():
+                async for event in _in_pieces(decoder, body):
+                    yield event
+            while not decoder.refused and (part := await response.read()):
                 for event in decoder.feed(part):
                     yield event
                 if decoder.closed:
@@ -269,6 +272,14 @@ class Client(BaseClient):
     def _log_lost(self, reply: Reply) -> None:
         if reply.ending is ReplyEnding.LOST:
             emit(LogEvent.ANSWER_LOST, provider=self.codec.name, problem=reply.problem, calls=len(reply.calls))
+
+
+async def _in_pieces(decoder: Decoder, body: bytes) -> AsyncGenerator[ReplyEvent, None]:
+    """Decode a whole body; other tasks run meanwhile."""
+    for at in range(0, len(body), PIECE):
+        for event in decoder.feed(body[at : at + PIECE]):
+            yield event
+        await asyncio.sleep(0)
 
 
 def _parts_of(

@@ -48,8 +48,13 @@ SECOND = "a second answer begins inside the stream"
 OTHER_API = "a chunk of another API is inside the stream"
 GARBLED = "a piece of the stream is broken"
 TOO_MANY = "a piece of the stream has too many values"
+TOO_LARGE = "a piece of the stream is too large"
 NO_ANSWER = "the body is no answer of this API"
 CUT = "the stream ended before its end mark"
+MAX_PIECE = 32 * 1024 * 1024
+"""Maximum size in bytes of one piece, as of a response that is not streamed."""
+MAX_STRANGE = 10_000
+"""Maximum number of pieces of a stream that are no JSON."""
 SAMPLE = 2048
 """Bytes at the beginning of a stream that are kept for a message; more than it shows, so that no secret is cut."""
 
@@ -70,6 +75,13 @@ class Decoder:
         self._framing = framing
         self.sample = b""  # the first bytes, for a message about a body that is no answer
         self._closed = False
+        self._held = 0  # bytes since the last piece
+        self._strange_left = MAX_STRANGE
+
+    @property
+    def refused(self) -> bool:
+        """True once a piece exceeded ``MAX_PIECE``, or too many are no JSON: what follows is not read."""
+        return self._held > MAX_PIECE or self._strange_left < 0
 
     @property
     def ended(self) -> bool:
@@ -84,9 +96,15 @@ class Decoder:
     def feed(self, data: bytes) -> list[ReplyEvent]:
         """Return the deltas of the chunks that these bytes complete."""
         events: list[ReplyEvent] = []
+        if self.refused:
+            return events
         if len(self.sample) < SAMPLE:
             self.sample += data[: SAMPLE - len(self.sample)]
-        self._add_payloads(self._framing.feed(data), events)
+        payloads = self._framing.feed(data)
+        self._held = 0 if payloads else self._held + len(data)
+        if self.refused:
+            self._fold.lost = self._fold.lost or TOO_LARGE
+        self._add_payloads(payloads, events)
         return events
 
     def end(self) -> list[ReplyEvent]:
@@ -98,7 +116,8 @@ class Decoder:
         if self._closed:
             return events
         self._closed = True
-        self._add_payloads(self._framing.end(), events)
+        if not self.refused:
+            self._add_payloads(self._framing.end(), events)
         fold = self._fold
         if self._framing.garbled:
             fold.lost = fold.lost or GARBLED
@@ -111,6 +130,9 @@ class Decoder:
     def _add_payloads(self, payloads: Iterable[bytes], events: list[ReplyEvent]) -> None:
         add = self._fold.add
         for payload in payloads:
+            if self._strange_left < 0:
+                self._fold.lost = self._fold.lost or GARBLED
+                return
             if len(payload) > MAX_VALUES and has_more_values(payload, MAX_VALUES):
                 self._fold.lost = self._fold.lost or TOO_MANY
                 continue
@@ -134,6 +156,7 @@ class Decoder:
         if payload == b"[DONE]":
             self._fold.ended = self._fold.closed = True
             return
+        self._strange_left -= 1
         if payload[:1] not in {b"{", b"["}:
             if payload.startswith((b"data:", b"event:")):  # a line was cut, and another one follows in it
                 self._fold.lost = self._fold.lost or GARBLED

@@ -81,12 +81,13 @@ class ServerEvents:
     def _read(self, lines: list[bytes]) -> list[bytes]:
         found: list[bytes] = []
         event = self._data
+        held = len(event)
         for line in lines:
             if not line:
                 if event:
                     payload = event[0] if len(event) == 1 else b"\n".join(event)
                     found.append(_as_error(payload) if self._error else payload)
-                    event = []
+                    event, held = [], 0
                 self._error = False
             elif line.startswith(b"data"):
                 if line[4:6] == b": ":
@@ -99,7 +100,7 @@ class ServerEvents:
                 self._error = True
             elif line[:1] != b":" and _NO_FIELD.match(line):
                 self.garbled = True
-        self._data = event
+        self._data = [*event[:held], b"\n".join(event[held:])] if len(event) > held else event  # many lines take memory
         return found
 
     def _newlines(self, data: bytes) -> bytes:
@@ -208,6 +209,7 @@ class Sniffed:
             self._head += data
             start = self._head.removeprefix(_BOM).lstrip(_SPACE)
             if not start or _BOM.startswith(start):
+                self._head = start
                 return []
             self._framing = JsonObjects() if start[:1] in b"{[" else ServerEvents()
             data, self._head = self._head, b""

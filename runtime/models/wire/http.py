@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import zlib
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from types import ModuleType
@@ -38,9 +38,9 @@ from callgate.runtime.models.wire.retry_policy import (
 from callgate.runtime.pipeline.shield import under_shield
 
 MAX_RESPONSE = 32 * 1024 * 1024
-"""Maximum size in bytes of a response that is not streamed, decompressed."""
+"""Maximum size in bytes of a response that is not streamed, or is compressed; decompressed."""
 MAX_STREAM = 256 * 1024 * 1024
-"""Maximum size in bytes of a streamed response, decompressed."""
+"""Maximum size in bytes of a streamed response that is not compressed."""
 MAX_ERROR_RESPONSE = 64 * 1024
 """Maximum number of bytes read of an error response."""
 LINGER = 5.0
@@ -83,6 +83,7 @@ class ProviderResponse:
         "_loop",
         "_pace",
         "_parts",
+        "_pieces",
         "_quiet",
         "_read",
         "_response",
@@ -110,6 +111,7 @@ class ProviderResponse:
         read = response.is_stream_consumed  # by an event hook of *http*, which decompressed it as well
         # response.aiter_raw() closes the response at its end; a cancellation at that moment would leave it half closed
         self._parts: AsyncIterator[bytes] = response.aiter_bytes() if read else aiter(_stream(response))
+        self._pieces: Iterator[bytes] = iter(())  # of the last part
         self._response, self._library, self._scrubber = response, library, sent.scrubber
         self._read, self._deadline = limits.read, deadline
         self._idle = (limits.idle or limits.read) if sent.streamed else None
@@ -140,8 +142,12 @@ class ProviderResponse:
         )
         try:
             while not part and self.failure is None:
-                part = self._body.feed(await self._timeout.wait(anext(self._parts), limit))
-                await self._pace.turn()
+                found = next(self._pieces, None)
+                if found is None:
+                    self._pieces = self._body.pieces(await self._timeout.wait(anext(self._parts), limit))
+                else:
+                    part = found
+                await self._pace.turn(len(part))
         except StopAsyncIteration:
             return b""
         except BodyRefused as refused:
@@ -245,7 +251,9 @@ class Sender:
         except (TimeoutError, OSError, self._library.HTTPError, self._library.InvalidURL) as error:
             return _no_response(error, self._library, sent.scrubber)
         success = response.is_success
-        max_bytes = (MAX_STREAM if sent.streamed else MAX_RESPONSE) if success else MAX_ERROR_RESPONSE
+        max_bytes = (
+            (MAX_STREAM if sent.streamed and _flows(response) else MAX_RESPONSE) if success else MAX_ERROR_RESPONSE
+        )
         body = ProviderResponse(response, self._library, self._limits, deadline, max_bytes, sent)
         if success:
             return body
@@ -278,6 +286,13 @@ def _library_of(http: object) -> ModuleType:
         if library is not None and (http is None or isinstance(http, library.AsyncClient)):
             return library
     raise RegistrationError(f"http must be an httpx.AsyncClient or httpx2.AsyncClient, not {type(http).__name__}")
+
+
+def _flows(response: httpx.Response) -> bool:
+    """Return True for a body that is read as it comes, and that the server pays for: JSON is read when it is whole."""
+    headers = response.headers
+    whole = headers.get("content-type", "").lower().startswith("application/json")
+    return not whole and headers.get("content-encoding", "identity") == "identity"
 
 
 def _stream(response: httpx.Response) -> httpx.AsyncByteStream:

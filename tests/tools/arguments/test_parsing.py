@@ -11,6 +11,7 @@ from decimal import Decimal
 from enum import IntEnum, StrEnum
 from types import MappingProxyType
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -580,6 +581,142 @@ def test_hostile_text_costs_linear_time(pattern: str, before: str, after: str) -
             pass
 
     assert cpu_seconds(parse, 0.5) < 0.5
+
+
+class Text(str):
+    """A text whose methods say that it is short and plain."""
+
+    __slots__ = ()
+    __class__ = str  # type: ignore[assignment]
+
+    def __contains__(self, _part: object) -> bool:
+        return False
+
+    def __len__(self) -> int:
+        return 1
+
+    def isascii(self) -> bool:
+        return True
+
+    def encode(self, *_: object) -> bytes:
+        return b'{"x":"other"}'
+
+
+class Bytes(bytes):
+    """Bytes that decode to something else."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def decode(self, *_: object) -> str:
+        return '{"x":"other"}'
+
+
+class Whole(int):
+    """A number that says that it is small."""
+
+    def bit_length(self) -> int:
+        return 1
+
+    def __abs__(self) -> int:
+        return 1
+
+
+class Fraction(float):
+    """A number that says that it is finite."""
+
+    def __sub__(self, _other: object) -> float:
+        return 0.0
+
+
+class Members(dict[str, object]):
+    """An object that says that it is small."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def items(self) -> Any:
+        return iter([("y", 1)])
+
+
+class Items(list[object]):
+    """An array that says that it is empty."""
+
+    def __len__(self) -> int:
+        return 0
+
+    def __iter__(self) -> Any:
+        return iter(["other"])
+
+
+LIARS: dict[str, tuple[Any, str]] = {
+    "a NUL": ({"x": Text("a\0")}, "nul"),
+    "a NUL in an array": ({"x": [Text("a\0")]}, "nul"),
+    "a NUL in a key": ({"x": {Text("a\0"): 1}}, "nul"),
+    "half of a pair": ({"x": [Text("\ud800")]}, "lone_surrogate"),
+    "a long text": ({"x": [Text("a" * 300_000)]}, "too_large"),
+    "a long number": ({"x": [Whole(10**500)]}, "number_too_long"),
+    "no number": ({"x": [Fraction("nan")]}, "not_finite"),
+    "many members": ({"x": Members({str(n): 0 for n in range(60_000)})}, "too_many_values"),
+    "many items": ({"x": Items([0] * 60_000)}, "too_many_values"),
+    "a long JSON text": (Text('{"x": ' + " " * 300_000 + "1}"), "too_large"),
+    "long bytes": (Bytes(b'{"x": ' + b" " * 300_000 + b"1}"), "too_large"),
+}
+
+
+@pytest.mark.parametrize("liar", LIARS)
+def test_methods_of_a_subclass_change_neither_a_limit_nor_a_value(liar: str) -> None:
+    given, code = LIARS[liar]
+    assert code_of(given) == code
+
+
+def test_a_subclass_is_read_as_the_value_that_it_has() -> None:
+    given = {Text("x"): [Text("a"), Whole(2), Fraction(0.5), Members(a=1), Items([1])]}
+    found = parse_arguments(given).value
+    assert found == {"x": ["a", 2, 0.5, {"a": 1}, [1]]}
+    assert [type(one) for one in found["x"]] == [str, int, float, dict, list]  # type: ignore[attr-defined]
+    assert parse_arguments(Text('{"x": 1}')).value == parse_arguments(Bytes(b'{"x": 1}')).value == {"x": 1}
+
+
+ONE_HASH = 2**61 - 1
+"""Python's hash of a number is its rest by this one."""
+COLLIDING: dict[str, Callable[[int], object]] = {
+    "integers": lambda i: i * ONE_HASH,
+    "texts": lambda i: f"{i * ONE_HASH}",
+    "texts with a fraction": lambda i: f" {i * ONE_HASH}.0",
+    "texts with underscores": lambda i: f"{i * ONE_HASH:_}",
+    "texts in other digits": lambda i: f"{i * ONE_HASH}".translate({48 + n: 0x660 + n for n in range(10)}),
+    "UUIDs": lambda i: str(UUID(int=i * ONE_HASH)),
+    "pairs": lambda i: [i % 9, i * ONE_HASH],
+}
+ORDINARY: dict[str, Callable[[int], object]] = {
+    "powers of two": lambda i: 2**i,
+    "long ids": lambda i: 2**60 + i,
+    "one number": lambda _: ONE_HASH,
+    "UUIDs": lambda i: str(UUID(int=i * 7**40)),
+    "prices": lambda i: f"{i}.50",
+    "floats": lambda i: i / 3,
+}
+
+
+@pytest.mark.parametrize("kind", COLLIDING)
+def test_numbers_of_one_hash_are_refused_because_a_set_of_them_takes_quadratic_time(kind: str) -> None:
+    many = [COLLIDING[kind](number) for number in range(600)]
+    given: dict[str, list[object]] = {"a": [{"b": many}]}
+    assert code_of(json.dumps(given)) == code_of(given) == "numbers_collide"
+    if kind != "pairs":
+        assert code_of(json.dumps({"a": {str(one): 0 for one in many}})) == "numbers_collide"
+
+
+@pytest.mark.parametrize("kind", ORDINARY)
+def test_ordinary_numbers_are_accepted(kind: str) -> None:
+    given = {"a": [ORDINARY[kind](number) for number in range(600)]}
+    assert parse_arguments(json.dumps(given)).value == parse_arguments(given).value == given
+
+
+def test_control_a_set_of_numbers_of_one_hash_takes_quadratic_time() -> None:
+    numbers = [ONE_HASH * number for number in range(2_000)]
+    assert cpu_seconds(lambda: set(numbers), 0.0, 1) > 50 * cpu_seconds(lambda: set(map(str, numbers)), 0.0, 3)
 
 
 @pytest.mark.parametrize("tolerated", [False, True])

@@ -11,7 +11,7 @@ import pytest
 
 from callgate.errors import SchemaRefused
 from callgate.tools.schemas.engines import budget as budgets
-from callgate.tools.schemas.engines import patterns
+from callgate.tools.schemas.engines import graph, patterns
 from callgate.tools.schemas.engines.base import AuthorSchema, Rejected, guard_json
 from callgate.tools.schemas.engines.budget import Budget
 from callgate.tools.schemas.engines.document import read
@@ -21,7 +21,8 @@ from callgate.tools.schemas.engines.rust import RustEngine
 from callgate.tools.schemas.outside import admit_schema
 from callgate.tools.schemas.validation import Engine, compile_schema, explain, from_validate
 from tests.harness.cpu import cpu_seconds
-from tests.harness.hostile_schemas import FAMILIES
+from tests.harness.hostile_schemas import COPIED, FAMILIES, TEXTS
+from tests.harness.memory import peak
 
 ENGINES: dict[str, Engine] = {"jsonschema-rs": RustEngine(), "fastjsonschema": FastEngine()}
 TOO_COSTLY = "is too costly to check against the schema; send less"
@@ -77,6 +78,10 @@ SLOW = (
     "nested if",
     "unevaluated wide",
     "oneOf nested",
+    "uniqueItems large",
+    "uniqueItems large objects",
+    "uniqueItems of one float",
+    "uniqueItems few floats",
 )
 
 
@@ -86,6 +91,44 @@ def test_what_was_measured_to_be_slow_is_refused_before_an_engine_starts(family:
     assert not started(schema, value)
     with pytest.raises(Rejected, match=TOO_COSTLY):
         compile_schema(schema).check(value)
+
+
+@pytest.mark.parametrize("family", TEXTS)
+@pytest.mark.parametrize("counted", [True, False], ids=["counted", "control that counts no text"])
+def test_a_text_that_a_schema_from_outside_reads_many_times_is_refused(
+    family: str, counted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not counted:
+        monkeypatch.setattr(budgets, "CHARACTERS_PER_CHECK", 60)
+    schema, value = TEXTS[family]
+    validator = admit_schema(schema, "parameters").compile(None)
+    assert (cpu_seconds(lambda: explain(validator, value), 0.05) < 0.05) is counted
+    if counted:
+        with pytest.raises(Rejected, match=TOO_COSTLY):
+            validator.check(value)
+
+
+@pytest.mark.parametrize("copied", COPIED)
+@pytest.mark.parametrize("counted", [True, False], ids=["counted", "control that counts no text"])
+def test_the_errors_about_a_value_copy_little_text(copied: str, counted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not counted:
+        for module in (graph, budgets):
+            monkeypatch.setattr(module, "CHARACTERS_PER_NODE", 10**9)
+        monkeypatch.setattr(graph, "_COPIED", ())
+    schema, value = COPIED[copied]
+    validator = admit_schema(schema, "parameters").compile(None)
+    with peak() as memory:
+        assert explain(validator, value)
+    assert (memory.grown < 32_000_000) is counted
+
+
+def test_an_ordinary_set_of_numbers_is_accepted() -> None:
+    """Long ids, which a float would round, differ in their floats."""
+    unique = compile_schema({"uniqueItems": True})
+    for values in ([2**60 + 7_919 * i for i in range(9_000)], [i / 8 for i in range(9_000)], list(range(40_000))):
+        unique.check(values)
+    with pytest.raises(Rejected, match="does not match"):
+        unique.check([2**60, 2**60 + 1, 2**60])
 
 
 def test_the_probe_finds_an_engine_that_starts_without_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,16 @@ from typing import Any
 from callgate.errors import SchemaRefused
 from callgate.tools.schemas.engines.base import Rejected
 from callgate.tools.schemas.engines.document import Document
-from callgate.tools.schemas.engines.graph import Node, measure, nodes_of, postorder
+from callgate.tools.schemas.engines.graph import (
+    CHARACTERS_PER_NODE,
+    NODES_PER_ERROR,
+    Node,
+    measure,
+    nodes_of,
+    postorder,
+)
 from callgate.tools.schemas.engines.raw import SchemaLimits
+from callgate.tools.schemas.engines.uniqueness import Comparing
 from callgate.tools.values import SCALARS, clip
 
 HEAVY = 10_000
@@ -30,6 +38,7 @@ class Budget:
     """Counts the checks that a value can need under one schema.
 
     ``guarded`` says that the largest value could cost more than 50 ms: a ``Guard`` then counts before the engine starts.
+    ``compares`` says that there is a ``uniqueItems``, whose cost depends on the values of the items.
     ``heavy`` names the keyword through which even a small value could cost much: references that recur or multiply,
     large regular expressions, many objects in an enum. ``branches`` says that there is an ``anyOf`` or ``oneOf``.
 
@@ -44,11 +53,12 @@ class Budget:
         self._refuse_expansion()
         self._widen_unevaluated()
         self.has_refs = bool(document.targets)
+        self.compares = any(node.unique for node in self._nodes)
         self.numeric = any(node.numeric for node in self._nodes)
         self.total, self.worst = self._totals()
         self.weight = sum(node.weight + node.key_weight for node in self._nodes)
-        self.heavy = self._heavy()
-        self.guarded = bool(self.heavy) or self.worst > WORST
+        self.heavy = self._heavy(document)
+        self.guarded = bool(self.heavy) or self.worst > WORST or self.compares
         self.branches = any(node.branches for node in self._nodes)
         self._flat: _Flat | None = None
 
@@ -70,10 +80,10 @@ class Budget:
         if sum(expansion) > 50 * self._limits.max_expansion:
             raise SchemaRefused("expansion", "its parts refer to each other too often")
 
-    def _heavy(self) -> str:
+    def _heavy(self, document: Document) -> str:
         if self.has_refs and self.total > HEAVY:
             return "$ref"
-        if self.weight > LONG_PATTERNS:
+        if document.patterns and self.weight > LONG_PATTERNS:
             return "pattern"
         return "enum" if max(node.own for node in self._nodes) > LONG_ENUM else ""
 
@@ -109,7 +119,7 @@ class Budget:
         return total[0], worst[0]
 
     def quick(self, nodes: int, characters: int) -> int:
-        """An upper bound on the cost of a value of that size, for schemas without references."""
+        """An upper bound on the cost of a value of that size, for schemas without references and ``uniqueItems``."""
         return nodes * self.total + (characters * self.weight >> CHARACTERS_PER_CHECK)
 
     def cost(self, value: object) -> int:
@@ -121,7 +131,9 @@ class Budget:
         flat, limit = self._flattened(), self._limits.budget
         if self.numeric and holds_large(value):
             limit //= LARGE_NUMBERS
-        return _Count(self._nodes, flat, flat.checks, limit, {}).total(value)
+        return _Count(self._nodes, flat, flat.checks, limit, {}, Comparing(value) if self.compares else None).total(
+            value
+        )
 
     def explaining(self, value: object, limit: int) -> tuple[int, int]:
         """Estimate the microseconds for building all errors, and those of its largest anyOf or oneOf.
@@ -149,7 +161,7 @@ class Budget:
         descending: list[tuple[tuple[int, int], ...]] = [()] * len(nodes)
         for index in self._order:
             node = nodes[index]
-            counts = {index: 1} if node.below() or node.key_weight else {}
+            counts = {index: 1} if node.below() or node.key_weight or node.unique else {}
             for child in node.in_place:
                 checks[index] += node.factor * checks[child]
                 mistakes[index] += node.factor * mistakes[child]
@@ -159,6 +171,9 @@ class Budget:
                     counts[other] = counts.get(other, 0) + node.factor * times
             descending[index] = tuple(counts.items())
         return _Flat(checks, mistakes, weights, branching, descending)
+
+
+_NO_TEXT = SCALARS - {str}
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,15 +190,36 @@ class _Flat:
 class _Count:
     """One count over one value; each pair of subschema and container is counted once.
 
-    *prices* are per subschema. The price of a container is multiplied by its size where *sizes* holds it.
+    *prices* are per subschema. With *sizes*, the price of a container or a text is multiplied by its size.
+    *comparing* counts the comparisons of ``uniqueItems``.
     ``branched`` is the cost of the most expensive part of the value that an ``anyOf`` or ``oneOf`` applies to.
     """
 
-    __slots__ = ("_flat", "_limit", "_memo", "_nodes", "_prices", "_sizes", "_weights", "branched")
+    __slots__ = (
+        "_comparing",
+        "_flat",
+        "_limit",
+        "_memo",
+        "_nodes",
+        "_plain",
+        "_prices",
+        "_sizes",
+        "_weights",
+        "branched",
+    )
 
-    def __init__(self, nodes: list[Node], flat: _Flat, prices: list[int], limit: int, sizes: dict[int, int]) -> None:
+    def __init__(
+        self,
+        nodes: list[Node],
+        flat: _Flat,
+        prices: list[int],
+        limit: int,
+        sizes: dict[int, int],
+        comparing: Comparing | None = None,
+    ) -> None:
         self._nodes, self._flat, self._prices, self._limit, self._sizes = nodes, flat, prices, limit, sizes
-        self._weights = flat.weights
+        self._weights, self._comparing = flat.weights, comparing
+        self._plain = _NO_TEXT if sizes else SCALARS  # whose price does not depend on the value
         self._memo: dict[tuple[int, int], int] = {}
         self.branched = 0
 
@@ -198,6 +234,10 @@ class _Count:
         if not value or value.__class__ in SCALARS:
             if value.__class__ is str:
                 total += len(value) * self._weights[index] >> CHARACTERS_PER_CHECK
+                if self._sizes:
+                    total *= 1 + len(value) // (CHARACTERS_PER_NODE * NODES_PER_ERROR)
+                    if self._flat.branching[index]:
+                        self.branched = max(self.branched, total)
             return total
         key = (index, id(value))
         known = self._memo.get(key)
@@ -217,13 +257,13 @@ class _Count:
 
     def _object(self, node: Node, value: dict[str, object]) -> int:
         total, prices, weights, visit = 0, self._prices, self._weights, self.visit
-        properties, others = node.properties, node.others
+        properties, others, plain = node.properties, node.others, self._plain
         for key, item in value.items():
             child = properties.get(key)
             if child is None:
                 for other, times in others:
                     total += times * visit(other, item)
-            elif not weights[child] and (not item or item.__class__ in SCALARS):
+            elif not weights[child] and (not item or item.__class__ in plain):
                 total += prices[child]
             else:
                 total += visit(child, item)
@@ -239,12 +279,14 @@ class _Count:
         return total + sum(self.visit(other, key) for other in node.names)
 
     def _array(self, node: Node, value: Any) -> int:
-        total, prices, weights = 0, self._prices, self._weights
+        total, prices, weights, plain = 0, self._prices, self._weights, self._plain
+        if node.unique and self._comparing is not None:
+            total = self._comparing.cost(value, self._limit)
         for child, item in zip(node.prefix, value, strict=False):
             total += self.visit(child, item)
         for child, times in node.items:
             for item in value:
-                if item.__class__ in SCALARS and not weights[child]:
+                if item.__class__ in plain and not weights[child]:
                     total += times * prices[child]
                 else:
                     total += times * self.visit(child, item)

@@ -15,6 +15,7 @@ IN_PLACE_LIST = ("allOf", "anyOf", "oneOf")
 IN_PLACE_MAP = ("dependentSchemas", "dependencies")
 UNEVALUATED = 3  # measured on jsonschema-rs 0.60: each nested unevaluated* checks what is below it up to 3 times
 NODES_PER_ERROR = 5
+CHARACTERS_PER_NODE = 512  # an error of jsonschema-rs copies a text as fast
 
 
 @dataclass(slots=True)
@@ -37,6 +38,7 @@ class Node:
     by_key: bool = False
     numeric: bool = False
     branches: bool = False
+    unique: bool = False
 
     def once(self) -> list[int]:
         """Subschemas that apply to one part of the value each."""
@@ -85,22 +87,39 @@ def nodes_of(document: Document) -> list[Node]:
         node.in_place = [index_of[target] for target in document.targets.get(at, ())]
         node.in_place += [index_of[at_child] for at_child in _in_place(schema, at) if at_child in index_of]
         node.factor = UNEVALUATED if not schema.keys().isdisjoint(_UNEVALUATED) else 1
-        node.weight = pattern_weight(str(schema["pattern"])) if "pattern" in schema else 0
+        node.weight = _weight(schema)
         node.own = _own_checks(schema)
         node.mistakes = 1 + len(required if isinstance(required := schema.get("required"), list) else ())
+        node.mistakes += sum(measure(schema[key], {}) // NODES_PER_ERROR for key in _COPIED if key in schema)
         node.numeric = not schema.keys().isdisjoint(_NUMERIC)
         node.branches = "anyOf" in schema or "oneOf" in schema
+        node.unique = schema.get("uniqueItems") is True
         _descend(node, schema, index_of)
         node.by_key = bool(node.patterns or node.names)
     return nodes
 
 
-FLOAT_COMPARISON = 6  # measured on jsonschema-rs 0.60, in units of 0.2 µs, as the two below
-FLOAT_DIVISION = 50
-TINY_DIVISION = 150
+FLOAT_COMPARISON = 8  # measured on jsonschema-rs 0.60, in units of 0.2 µs, as those below
+FLOAT_DIVISION = 120
+TINY_DIVISION = 250
 INTEGER_DIVISION = 6
 _NUMERIC = frozenset(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "enum", "const"))
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+
+
+_COPIED = ("enum", "const", "not")
+"""Keywords whose value jsonschema-rs copies into each error."""
+
+
+def _weight(schema: dict[str, Any]) -> int:
+    """Estimate the automaton states that read each character of a text; a format or a parser counts as some of them."""
+    weight = pattern_weight(str(schema["pattern"])) if "pattern" in schema else 0
+    weight += _FORMATS.get(schema["format"], 1) if isinstance(schema.get("format"), str) else 0
+    return weight + sum(states for key, states in _PARSERS.items() if key in schema)
+
+
+_FORMATS = {"regex": 4, "idn-hostname": 4, "idn-email": 4}  # measured, as those below; other formats take less than one
+_PARSERS = {"contentMediaType": 6, "contentEncoding": 1}  # before 2019-09 jsonschema-rs enforces them
 
 
 def _own_checks(schema: dict[str, Any]) -> int:
@@ -111,7 +130,7 @@ def _own_checks(schema: dict[str, Any]) -> int:
     listed = [*schema.get("enum", ()), *([schema["const"]] if "const" in schema else ())]
     plain = all(item.__class__ in _LOOKED_UP for item in listed)
     compared = 0 if plain else sum(_comparison(item) for item in listed)
-    compared += sum(FLOAT_COMPARISON for key in _BOUNDS if isinstance(schema.get(key), float))
+    compared += sum(FLOAT_COMPARISON for key in _BOUNDS if _is_rough(schema.get(key)))
     compared += _division(schema.get("multipleOf"))
     return 1 + compared + len(schema.get("dependentRequired", ())) // 8 + len(schema.get("dependencies", ())) // 8
 
@@ -123,6 +142,10 @@ def _comparison(item: object) -> int:
     if item.__class__ is float:
         return FLOAT_COMPARISON
     return measure(item, {}) if item.__class__ in SCALARS else FLOAT_COMPARISON * measure(item, {})
+
+
+def _is_rough(bound: object) -> bool:
+    return isinstance(bound, float) or (isinstance(bound, int) and bound.bit_length() > 53)
 
 
 def _division(divisor: object) -> int:
@@ -168,10 +191,15 @@ def _descend(node: Node, schema: dict[str, Any], index_of: dict[str, int]) -> No
 
 
 def measure(value: Any, sizes: dict[int, int]) -> int:
-    """Store the size of every container in *value* in *sizes*, in units of one error's own cost."""
+    """Store the size of every container in *value* in *sizes*, in units of one error's own cost; return its nodes."""
+    if value.__class__ is str:
+        return 1 + len(value) // CHARACTERS_PER_NODE
     if value.__class__ in SCALARS:
         return 1
-    parts = value.values() if isinstance(value, dict) else value
-    nodes = 1 + sum(measure(part, sizes) for part in parts)
+    if isinstance(value, dict):
+        nodes = 1 + sum(map(len, value)) // CHARACTERS_PER_NODE
+        nodes += sum(measure(part, sizes) for part in value.values())
+    else:
+        nodes = 1 + sum(measure(part, sizes) for part in value)
     sizes[id(value)] = 1 + nodes // NODES_PER_ERROR
     return nodes
