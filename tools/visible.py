@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Mapping
 
 _CONTROLS = r"\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f"
 _FORMATS = r"\xad\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff0-\ufffb"
@@ -47,6 +48,27 @@ def hides_text(text: str, *, prose: bool = True) -> bool:
     shown, marks = _IN_PROSE.subn("", text)
     marks += len(_ODD_SPACES.findall(shown))
     return marks > _FEW + len(shown) // _SHARE or INVISIBLE.search(shown) is not None
+
+
+EXACT = frozenset({"enum", "const"})
+"""Keywords of values that a model repeats: no mark is needed there."""
+
+
+def hidden_text_in(schema: object) -> str | None:
+    """Return a text or a name anywhere in a JSON Schema that has invisible characters, or None."""
+    stack = [(schema, True)]
+    while stack:
+        item, prose = stack.pop()
+        if isinstance(item, str) and hides_text(item, prose=prose):
+            return item
+        if isinstance(item, Mapping):
+            for key, value in item.items():
+                if hides_text(str(key), prose=False):
+                    return str(key)
+                stack.append((value, prose and key not in EXACT))
+        elif isinstance(item, list | tuple):
+            stack.extend((one, prose) for one in item)
+    return None
 
 
 def folded(name: str) -> str:

@@ -18,6 +18,7 @@ from callgate.providers.stores.base import CacheStore, Store
 from callgate.tools.limits import fault_of_seconds
 from callgate.tools.naming import did_you_mean
 
+T = TypeVar("T")
 Init = TypeVar("Init", bound=Callable[..., None])
 
 OTHER_NAMES: Mapping[str, frozenset[str]] = {
@@ -256,3 +257,15 @@ def selectors_of(hook: Hook) -> str:
     """Text for the tools, tags, tenants and effects of a hook. It is the same in every process."""
     given = [hook.tools, hook.tags, hook.tenants, *([] if hook.effects is None else [hook.effects])]
     return " ".join("*" if one is None else "+".join(sorted(one)) for one in given)
+
+
+MOST_TOOLS = 4_096
+"""Tools of which a hook remembers something. Clients bring tools, with names of their choice."""
+
+
+def keep(known: dict[str, T], tool: str, value: T) -> T:
+    """Remember a value by the name of a tool; a dict of ``MOST_TOOLS`` begins anew."""
+    if len(known) >= MOST_TOOLS:
+        known.clear()
+    known[tool] = value
+    return value

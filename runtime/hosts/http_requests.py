@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from callgate.errors import RegistrationError
 from callgate.providers.http.bounded import MAX_NESTING, BoundedBody
+from callgate.providers.http.pace import Pace
 from callgate.tools.calls import User
 from callgate.tools.limits import fault_of_seconds
 
@@ -97,15 +98,16 @@ async def read_bounded(
         BodyRefused: the body is larger than *max_bytes*, or its JSON nests deeper than *max_depth*.
     """
     body = BoundedBody(None, max_bytes, max_depth=max_depth)
-    parts: list[bytes] = []
+    read, pace = bytearray(), Pace()
     async with asyncio.timeout(seconds):
         while True:
             message = await receive()
             if message["type"] != "http.request":
                 return None
-            parts.append(body.feed(message.get("body", b"")))
+            read += body.feed(message.get("body", b""))
             if not message.get("more_body", False):
-                return b"".join(parts)
+                return bytes(read)
+            await pace.turn()  # a server may have all parts at hand, also empty ones without an end
 
 
 Asgi: TypeAlias = MutableMapping[str, Any]

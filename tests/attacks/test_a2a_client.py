@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import tracemalloc
+from contextlib import AsyncExitStack
+from typing import Any
 
 import orjson
 import pytest
-from a2a.types import CancelTaskRequest
+from a2a.types import CancelTaskRequest, SubscribeToTaskRequest
 from a2a.utils.errors import InvalidParamsError
 
 from callgate import Effects, Gate, Outcome, ToolCall
 from callgate.hooks import Audit
 from callgate.providers.http.bounded import has_more_values
 from callgate.providers.stores.memory.store import MemoryStore
-from callgate.runtime.hosts.a2a import access, task_store
+from callgate.runtime.hosts.a2a import access, handler, task_store
 from callgate.runtime.hosts.a2a.client_tools import client_tools
 from callgate.runtime.pipeline.services import Services
 from tests.harness.cpu import loop_seconds
@@ -58,6 +61,33 @@ async def test_a_user_has_a_bounded_number_of_open_tasks(limit: int, monkeypatch
         assert (await ben.call("add", {"a": 1})).state == "completed"
         await ann.client.cancel_task(CancelTaskRequest(id=waiting[0].task))
         assert (await ann.call("add", {"a": 1})).state == "completed"
+
+
+@pytest.mark.parametrize("limit", [2, 32], ids=["at the limit", "control below the limit"])
+async def test_a_user_has_a_bounded_number_of_subscriptions(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each one polls the store. Others are served, and a subscription that is closed makes room."""
+    monkeypatch.setattr(handler, "MAX_SUBSCRIPTIONS", limit)
+    async with running(Desk().gate()) as agent, AsyncExitStack() as open_ones:
+        ann, ben = await agent.as_user("ann"), await agent.as_user("ben")
+
+        async def subscribed(user: Any) -> Any:
+            task = (await user.call("refund", {"order_id": "1", "cents": 1})).task
+            events = user.client.subscribe(SubscribeToTaskRequest(id=task))
+            open_ones.push_async_callback(events.aclose)
+            await anext(events)
+            return events
+
+        first, _ = [await subscribed(ann) for _ in range(2)]
+        await subscribed(ben)
+        if limit == 32:
+            await subscribed(ann)
+            return
+        with pytest.raises(InvalidParamsError, match="2 subscriptions, the maximum"):
+            await subscribed(ann)
+        await first.aclose()
+        for _ in range(100):  # until the server has noticed
+            await asyncio.sleep(0)
+        await subscribed(ann)
 
 
 @pytest.mark.parametrize("shared", [True, False], ids=["one for a gate", "control with one for a task"])

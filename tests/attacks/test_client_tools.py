@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import unicodedata
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
-from callgate import Effects, Gate, User, tool
-from callgate.errors import DefinitionError
+from callgate import Effects, Gate, ToolDefinition, ToolError, User, tool
+from callgate.errors import DefinitionError, SchemaRefused
 from callgate.runtime.hosts.a2a import client_tools
 from callgate.runtime.hosts.a2a.client_tools import ClientTools
 from callgate.tools import visible
@@ -19,6 +20,7 @@ from callgate.tools.client.definitions import safe_validate_tool_definitions
 from callgate.tools.schemas.allowance import MESSAGE_ALLOWANCE, SchemaAllowance
 from callgate.tools.schemas.engines.patterns import MAX_COST
 from callgate.tools.schemas.engines.rust import RustEngine
+from callgate.tools.schemas.outside import compile_outside
 from callgate.tools.visible import hides_text
 from tests.harness.cpu import loop_seconds
 
@@ -163,6 +165,37 @@ def test_no_invisible_character_is_in_a_text_a_name_or_a_value(hidden: str) -> N
             definition | {"parameters": {"type": "object", "properties": {"a": {"const": {"b": [text]}}}}},
         ):
             assert safe_validate_tool_definitions([odd])["success"] is (not character)
+
+
+HIDING: dict[str, Callable[[str], dict[str, Any]]] = {
+    "a description": lambda text: {"properties": {"a": {"description": text}}},
+    "a title": lambda text: {"properties": {"a": {"items": {"title": text}}}},
+    "a default": lambda text: {"properties": {"a": {"default": [text]}}},
+    "an unknown member": lambda text: {"x-note": {"deep": text}},
+    "a name": lambda text: {"properties": {text: {}}},
+    "an enum": lambda text: {"properties": {"a": {"enum": ["x", text]}}},
+    "a constant": lambda text: {"properties": {"a": {"const": {text: 1}}}},
+}
+
+
+@pytest.mark.parametrize("hidden", ["\u200b", "\U000e0041", ""], ids=["space", "tag", "control"])
+@pytest.mark.parametrize("place", HIDING)
+def test_no_schema_of_a_server_or_an_agent_hides_a_text(place: str, hidden: str) -> None:
+    """The schema of a tool, of its output, and of a form that a person fills in."""
+    pytest.importorskip("mcp", reason="NO MCP: the extra 'mcp' is not installed")
+    import mcp_types as types
+
+    from callgate.runtime.remote.mcp import questions
+
+    schema = {"type": "object", **HIDING[place](f"Sea{hidden}rch")}
+    form = types.ElicitRequestFormParams(message="Which?", requested_schema=schema)
+    for work, error in (
+        (lambda: compile_outside(ToolDefinition("a", "d", schema), None), SchemaRefused),
+        (lambda: compile_outside(ToolDefinition("a", "d", {"type": "object"}, output_schema=schema), None), SchemaRefused),
+        (lambda: questions._check({"q": form}), ToolError),
+    ):
+        with pytest.raises(error) if hidden else nullcontext():
+            work()
 
 
 def test_a_variation_selector_is_fine_behind_one_picture_and_not_in_a_value() -> None:

@@ -1,4 +1,4 @@
-"""A hostile server that sends its body in parts of a byte: the readers of replies let other tasks run meanwhile.
+"""A hostile server or client that sends its body in parts of a byte: the readers let other tasks run meanwhile.
 
 One read of the network brings ten thousand such parts. They took up to 390 ms in one step of the event loop.
 """
@@ -19,6 +19,7 @@ from callgate.providers.http import pace
 from callgate.providers.http.bounded_replies import MeasuredBody, MeasuredEvents, bounded_transport
 from callgate.providers.http.post import post_bounded
 from callgate.runtime.hosts.a2a import remote_tools
+from callgate.runtime.hosts.http_requests import read_bounded
 
 PARTS = 20_000
 URL = "http://server.test/"
@@ -84,7 +85,19 @@ def of_mcp(media: str) -> Callable[[], Awaitable[None]]:
     return read
 
 
+async def request() -> None:
+    """A server that has all parts of a request at hand, of which many are empty."""
+    left = itertools.count(PARTS, -1)
+
+    async def receive() -> dict[str, object]:
+        at = next(left)
+        return {"type": "http.request", "body": b" " if at % 2 else b"", "more_body": at > 0}
+
+    assert await read_bounded(receive, PARTS, 60.0) == b" " * (PARTS // 2)
+
+
 READERS: dict[str, Callable[[], Awaitable[None]]] = {
+    "a request": request,
     "a card of an agent": card,
     "an answer of a model": answer,
     "a stream of a model": stream,

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import tracemalloc
+import weakref
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import replace
@@ -14,9 +15,24 @@ from typing import Any
 
 import pytest
 
-from callgate import Effect, Gate, Hook, InvokeContext, Options, ToolContext, ToolDefinition, User, hooks, tool
+from callgate import (
+    Effect,
+    Gate,
+    Hook,
+    InvokeContext,
+    Options,
+    Outcome,
+    ToolCall,
+    ToolContext,
+    ToolDefinition,
+    User,
+    hooks,
+    tool,
+)
 from callgate.errors import HookError
 from callgate.hooks import Audit, CircuitBreaker, Concurrency, Quota, RequireApproval
+from callgate.hooks.stock import options as hook_options
+from callgate.hooks.stock.policy import authorize
 from callgate.providers.stores.memory.store import MemoryStore
 from callgate.runtime.gate import gate as gate_module
 from callgate.runtime.pipeline.services import Services
@@ -179,6 +195,36 @@ def test_what_comes_and_goes_leaves_nothing_behind(virtual_time: VirtualTime, wh
     more, memory = measured(virtual_time, WHAT[what])
     assert more == {}
     assert memory < 500, "bytes a round"
+
+
+@pytest.mark.parametrize("weak", [True, False], ids=["weak", "control that keeps plans"])
+async def test_client_tools_with_ever_new_names_leave_nothing_in_the_hooks(
+    weak: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client chooses the names of its tools; hooks remember what they know of a tool by its name."""
+    from callgate.runtime.hosts.a2a.client_tools import client_tools
+
+    monkeypatch.setattr(hook_options, "MOST_TOOLS", 10)
+    if not weak:
+        monkeypatch.setattr(authorize, "ref", lambda one: lambda: one)
+    store, flags = MemoryStore(), hooks.FeatureFlags(lambda *_: True)
+    staying: list[Any] = [hooks.Authorize(roles={"clerk"}), flags, hooks.Consent(lambda _: "use", store=store)]
+    user = User("ann", roles={"clerk"})
+    plans: list[weakref.ref[object]] = []
+
+    async def one_task(gate: Gate, name: str) -> None:
+        task = gate.with_tools(client_tools([{**SEARCH, "name": name}]))
+        await staying[2].grant(user, task.registry.get(name).definition)
+        call = ToolCall(id=name, name=name, arguments={"query": "x"})
+        assert (await task.call(call, user=user)).outcome is Outcome.SUSPENDED
+        plans.append(weakref.ref(task._plans.of(name)))
+
+    async with Gate([look], staying, store=store, signing_keys=[KEY]) as gate:
+        for number in range(30):
+            await one_task(gate, f"search_{number}")
+        assert all(0 < len(one._by_tool) <= 10 for one in staying)
+        gc.collect()
+        assert (sum(one() is not None for one in plans) <= 2) is weak
 
 
 @pytest.mark.parametrize("what", REGISTERING)

@@ -24,7 +24,7 @@ from callgate.tools.schemas.engines.dialect import KEYWORDS, Role
 from callgate.tools.schemas.engines.raw import OUTPUT_LIMITS, require_json
 from callgate.tools.schemas.outside import AdmittedSchema, admit_schema
 from callgate.tools.values import clip
-from callgate.tools.visible import folded, hides_text
+from callgate.tools.visible import EXACT, folded, hides_text
 
 MAX_KEYS = 64
 MAX_ERRORS = 50
@@ -37,7 +37,6 @@ _POLICY = frozenset(
     {"effect", "key", "tags", "safe", "safety", "allowed_roles", "capabilities", "tolerant", "provider_schema"}
     | {"allow_no_schema", "no_schema_mode"}
 )
-_EXACT = frozenset({"enum", "const"})  # values that a model repeats: no mark is needed there
 
 
 class Accepted(TypedDict):
@@ -312,7 +311,7 @@ def _check_texts(data: Mapping[str, object]) -> None:
                 if kept and hides_text(str(key), prose=False):
                     raise DefinitionError(f"a name holds control characters or invisible ones: {clip(str(key))}")
                 shown = kept or key in {"title", "description"}  # of other members, a model reads these
-                stack.append((clip(str(key), 64) if shown else "", value, prose and key not in _EXACT))
+                stack.append((clip(str(key), 64) if shown else "", value, prose and key not in EXACT))
         elif isinstance(item, list | tuple):
             stack.extend((where, one, prose) for one in item)
 

@@ -14,6 +14,8 @@ from callgate.tools.schemas.engines.dialect import Formats, Role
 from callgate.tools.schemas.engines.document import Document
 from callgate.tools.schemas.engines.raw import INPUT_LIMITS, OUTPUT_LIMITS
 from callgate.tools.schemas.engines.rust import RustEngine
+from callgate.tools.values import clip
+from callgate.tools.visible import hidden_text_in
 
 LIMITS = {"parameters": INPUT_LIMITS, "output": OUTPUT_LIMITS}
 
@@ -48,14 +50,27 @@ def admit_schema(schema: Mapping[str, object], role: Role) -> AdmittedSchema:
     return AdmittedSchema(role, document, budget)
 
 
+def refuse_hidden(schema: Mapping[str, object]) -> None:
+    """Refuse a schema with text that a model reads and a person does not see, at any depth.
+
+    Raises:
+        SchemaRefused: a text or a name has invisible characters.
+    """
+    if (found := hidden_text_in(schema)) is not None:
+        raise SchemaRefused("hidden_text", f"a text or a name has invisible characters: {clip(found)}")
+
+
 def compile_outside(definition: ToolDefinition, formats: Formats | None) -> dict[Role, Validator]:
     """Admit and compile the schemas of a definition from outside.
 
     Raises:
-        SchemaRefused: a schema is refused.
+        SchemaRefused: a schema is refused, or hides text.
     """
     given: dict[Role, Mapping[str, object] | None] = {
         "parameters": definition.parameters,
         "output": definition.output_schema,
     }
-    return {role: admit_schema(one, role).compile(formats) for role, one in given.items() if one is not None}
+    admitted = {role: admit_schema(one, role) for role, one in given.items() if one is not None}
+    for one in admitted.values():
+        refuse_hidden(one.document.schema)
+    return {role: one.compile(formats) for role, one in admitted.items()}

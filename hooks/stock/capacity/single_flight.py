@@ -66,13 +66,13 @@ class InFlightCall:
 class SingleFlight:
     """The in-flight values of one cache hook.
 
-    ``rounds`` counts, by tenant, how often entries were dropped. ``ended`` counts the flights that have ended, by the
-    hash of their key: a call whose lookup missed looks again if a flight of its key has ended since.
+    ``rounds`` counts, by the hash of a tenant, how often entries were dropped. ``ended`` counts the flights that have
+    ended, by the hash of their key: a call whose lookup missed looks again if a flight of its key has ended since.
     """
 
     def __init__(self) -> None:
         self.in_flight: dict[object, InFlightCall] = {}
-        self.rounds: dict[str, int] = {}
+        self.rounds = [0] * _COUNTERS
         self.ended = [0] * _COUNTERS
 
     def ended_of(self, key: MemoryKey) -> int:
@@ -81,11 +81,15 @@ class SingleFlight:
 
     def forget(self, tenant: str) -> None:
         """Detach the tenant's in-flight values after a drop: they are not stored, and no further call joins them."""
-        self.rounds[tenant] = self.rounds.get(tenant, 0) + 1
+        self.rounds[hash(tenant) % _COUNTERS] += 1
+
+    def round_of(self, tenant: str) -> int:
+        """Return how often entries were dropped of this tenant, or of one with the same hash."""
+        return self.rounds[hash(tenant) % _COUNTERS]
 
     def has(self, host: object, key: MemoryKey) -> bool:
         """Return True while a call computes this value."""
-        return (host, key, self.rounds.get(key[0], 0)) in self.in_flight
+        return (host, key, self.round_of(key[0])) in self.in_flight
 
     def join(self, ctx: InvokeContext, miss: Miss) -> InFlightCall | None:
         """Return the flight to wait for; None when this call leads, or runs alone (nested, or in another event loop)."""
@@ -127,7 +131,7 @@ class Miss:
     def __init__(self, cache: Any, store: CacheStore, key: MemoryKey, ended: int) -> None:
         self.cache, self.store, self.key = cache, store, key
         self.ended = ended  # before the lookup
-        self.round: int = cache.single_flight.rounds.get(key[0], 0)
+        self.round: int = cache.single_flight.round_of(key[0])
         self.leads: InFlightCall | None = None
         self.value: bytes | None = None
         self.tags: frozenset[str] = _NONE
@@ -147,7 +151,7 @@ class Miss:
         if ctx.run.error is not None:
             self.finish(None, ctx.run.error)
             return None
-        if value is not None and self.round == cache.single_flight.rounds.get(self.key[0], 0):
+        if value is not None and self.round == cache.single_flight.round_of(self.key[0]):
             host = ctx.run.plan.host
             now = host.monotonic() + host.clock.offset
             fresh = now + cache.ttl

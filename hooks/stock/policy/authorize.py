@@ -7,13 +7,14 @@ import inspect
 from collections.abc import Awaitable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, Unpack
+from weakref import ReferenceType, ref
 
 from callgate.errors import Control, Denied, HookError, InvocationError
 from callgate.hooks.base import Hook, Step, not_overridden
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.stages import Stage
 from callgate.hooks.state.host import CallPlan
-from callgate.hooks.stock.options import HookOptions, check_seconds, checked, set_options
+from callgate.hooks.stock.options import HookOptions, check_seconds, checked, keep, set_options
 from callgate.hooks.stock.policy.rules import (
     FORBID,
     MAY_FORBID,
@@ -43,7 +44,7 @@ _WITHOUT_INPUT = "it has rules on arguments, but is not registered at will_autho
 class _Concerned:
     """The rules of an ``Authorize`` for one tool, computed once: static rules as tuples, and deciders to call."""
 
-    source: CallPlan[InvokeContext]
+    source: ReferenceType[CallPlan[InvokeContext]]  # a plan ends with the task whose client brought its tool
     static: tuple[tuple[bool, frozenset[str] | None, frozenset[str] | None, frozenset[str] | None, str], ...]
     deciders: tuple[Decider, ...]
     defaults: Mapping[str, object]
@@ -109,7 +110,7 @@ class Authorize(Hook):
         """Evaluate the rules that do not read arguments."""
         plan = ctx.run.plan
         known = self._by_tool.get(plan.definition.name)
-        if known is None or known.source is not plan:
+        if known is None or known.source() is not plan:
             known = self._about(plan.definition, plan)
         if ctx.run.step.shadow:
             ctx.data[self._key] = _FINAL  # a shadow records a would-be denial once
@@ -260,8 +261,8 @@ class Authorize(Hook):
         )
         parts = ((tool.parameters or {}).get("properties") or {}).items()
         defaults = {name: part["default"] for name, part in parts if isinstance(part, dict) and "default" in part}
-        made = self._by_tool[tool.name] = _Concerned(source, static, deciders, defaults, _runs_on_input(source, self))
-        return made
+        made = _Concerned(ref(source), static, deciders, defaults, _runs_on_input(source, self))
+        return keep(self._by_tool, tool.name, made)
 
 
 class _TimedOut(InvocationError):

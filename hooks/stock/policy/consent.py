@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Literal, TypeAlias, Unpack
+from weakref import ReferenceType, ref
 
 from callgate.errors import HookError
 from callgate.hooks.base import Hook
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.state.host import Host
-from callgate.hooks.stock.options import HookOptions, check_choice, check_seconds, checked, set_options
+from callgate.hooks.stock.options import HookOptions, check_choice, check_seconds, checked, keep, set_options
 from callgate.hooks.stock.store_time import store_time
 from callgate.providers.kinds import refuse_result
 from callgate.providers.principal import ANONYMOUS, User
@@ -74,7 +75,7 @@ class Consent(Hook):
         self._last: Store | None = None
         self._host: Host[InvokeContext] | None = None
         self._text = text or _sentence
-        self._by_tool: dict[str, tuple[ToolDefinition, tuple[str, ...]]] = {}
+        self._by_tool: dict[str, tuple[ReferenceType[ToolDefinition], tuple[str, ...]]] = {}
         self._now = now
         self.ask = ask
         self.ttl = ttl
@@ -122,12 +123,12 @@ class Consent(Hook):
 
     def _scopes_of(self, tool: ToolDefinition) -> tuple[str, ...]:
         known = self._by_tool.get(tool.name)
-        if known is None or known[0] is not tool:
+        if known is None or known[0]() is not tool:
             assert callable(self._scope)
             scopes: object = self._scope(tool)
             if not isinstance(scopes, str | Collection):
                 refuse_result("Consent", "scope", scopes, "a scope, or several")
-            known = self._by_tool[tool.name] = (tool, _scopes(scopes))
+            known = keep(self._by_tool, tool.name, (ref(tool), _scopes(scopes)))
         return known[1]
 
     # ------------------------------------------------------------------ what the application calls

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, TypeAlias, Unpack
 from callgate.errors import Denied, HookError, InvocationError
 from callgate.hooks.base import Hook
 from callgate.hooks.context import InvokeContext
-from callgate.hooks.stock.options import HookOptions, check_choice, check_seconds, checked, set_options
+from callgate.hooks.stock.options import HookOptions, check_choice, check_seconds, checked, keep, set_options
 from callgate.providers.principal import User
 from callgate.tools.definition import ToolDefinition
 
@@ -120,10 +120,8 @@ class FeatureFlags(Hook):
         return value
 
     def _keys_of(self, tool: str) -> tuple[tuple[str, ...], ...]:
-        made = self._by_tool[tool] = tuple(
-            tuple(part.replace("{tool}", tool) for part in parts) for parts in self._keys
-        )
-        return made
+        made = tuple(tuple(part.replace("{tool}", tool) for part in parts) for parts in self._keys)
+        return keep(self._by_tool, tool, made)
 
 
 class _NotBoolean(InvocationError):

@@ -7,6 +7,7 @@ error. Internal errors are logged, and the client gets no details.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import aclosing, contextmanager, suppress
 from typing import TYPE_CHECKING, Protocol
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     )
 
 
+MAX_SUBSCRIPTIONS = 32
+"""Maximum number of subscriptions of one user in a process."""
 POLL = 1.0
 """Interval of polling the store for a task with a subscriber, in seconds: another process may change it."""
 
@@ -77,6 +80,7 @@ class Handler:
         self._executor = executor
         self._runner = runner
         self._card = card
+        self._subscriptions = Counter[tuple[str | None, str]]()
 
     @property
     def _inner(self) -> SdkHandler:
@@ -150,7 +154,11 @@ class Handler:
         """
         from a2a.utils.errors import UnsupportedOperationError
 
-        with public_errors(), self._dispatcher.tasks.watching(params.id) as changed:
+        with (
+            public_errors(),
+            self._subscribing(context.user.principal),
+            self._dispatcher.tasks.watching(params.id) as changed,
+        ):
             seen = None
             while True:
                 changed.clear()
@@ -166,6 +174,24 @@ class Handler:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(POLL):
                         await changed.wait()
+
+    @contextmanager
+    def _subscribing(self, user: User) -> Generator[None, None, None]:
+        """Count a subscription of a user.
+
+        Raises:
+            BadMessage: the user has as many as one may have; each polls the store.
+        """
+        owner = user.tenant, user.id
+        if self._subscriptions[owner] >= MAX_SUBSCRIPTIONS:
+            raise BadMessage(f"you have {MAX_SUBSCRIPTIONS} subscriptions, the maximum: close one of them first")
+        self._subscriptions[owner] += 1
+        try:
+            yield
+        finally:
+            self._subscriptions[owner] -= 1
+            if not self._subscriptions[owner]:
+                del self._subscriptions[owner]
 
     async def on_get_extended_agent_card(self, params: object, context: AgentCall) -> AgentCard:
         """GetExtendedAgentCard: the card with the tools that this user may see."""

@@ -15,6 +15,7 @@ from callgate.hooks.tool_view import ToolView
 from callgate.runtime.models.wire.names import NameMap
 from callgate.runtime.remote.mcp.definitions import visible
 from callgate.tools.approval import Question
+from callgate.tools.schemas.outside import refuse_hidden
 from callgate.tools.schemas.validation import compile_schema
 
 if TYPE_CHECKING:
@@ -140,6 +141,7 @@ def _check(forms: Mapping[str, ElicitRequestFormParams]) -> None:
     try:
         for form in forms.values():
             compile_schema(form.requested_schema, trusted=False)
+            refuse_hidden(form.requested_schema)
     except SchemaRefused as error:
         raise ToolError("The server asks for input with a schema that is refused.", code="remote_waits") from error
 
