@@ -191,7 +191,10 @@ def test_no_schema_of_a_server_or_an_agent_hides_a_text(place: str, hidden: str)
     form = types.ElicitRequestFormParams(message="Which?", requested_schema=schema)
     for work, error in (
         (lambda: compile_outside(ToolDefinition("a", "d", schema), None), SchemaRefused),
-        (lambda: compile_outside(ToolDefinition("a", "d", {"type": "object"}, output_schema=schema), None), SchemaRefused),
+        (
+            lambda: compile_outside(ToolDefinition("a", "d", {"type": "object"}, output_schema=schema), None),
+            SchemaRefused,
+        ),
         (lambda: questions._check({"q": form}), ToolError),
     ):
         with pytest.raises(error) if hidden else nullcontext():
