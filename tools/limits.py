@@ -6,6 +6,8 @@ from dataclasses import dataclass, fields
 from datetime import timedelta
 from functools import cached_property
 
+MOST_ALIKE = 64
+"""Numbers of one hash side by side that arguments may have. Values of no attacker have two or three."""
 _PARSER_BOUNDS = {"max_depth": 200, "max_output_depth": 200, "max_digits": 4300}  # jiter and Python go no further
 
 

@@ -8,15 +8,15 @@ from collections.abc import Iterable
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-MOST = 64
-"""Numbers of one hash side by side that are accepted. Values of no attacker have two or three."""
+from callgate.tools.limits import MOST_ALIKE
+
 _LONGEST = 1_000
 _NUMBER = re.compile(r"[\s\d._eE+-]+")
 _HEX = re.compile(r"[{]?[0-9a-fA-F-]{32,36}[}]?")
 
 
 def collide(value: Any) -> bool:
-    """Return True if a list or an object in *value* has more than ``MOST`` numbers of one hash side by side.
+    """Return True if a list or an object in *value* has more than ``MOST_ALIKE`` numbers of one hash side by side.
 
     A number is an integer, or a text or key that a type of a parameter may read as an integer, a decimal or a UUID.
     Python's hash of a number is its rest modulo 2**61 - 1, which is no secret; that of a text has a secret.
@@ -26,7 +26,7 @@ def collide(value: Any) -> bool:
         part = stack.pop()
         items: Iterable[Any] = part.values() if part.__class__ is dict else part
         stack.extend(item for item in items if item.__class__ is dict or item.__class__ is list)
-        if len(part) > MOST and _crowded(part):
+        if len(part) > MOST_ALIKE and _crowded(part):
             return True
     return False
 
@@ -34,14 +34,14 @@ def collide(value: Any) -> bool:
 def _crowded(part: Iterable[Any]) -> bool:
     """Return True if too many of the items or keys differ and have one hash."""
     hashes = [_hash(item) for item in part]
-    top = [found for found, count in Counter(hashes).most_common() if count > MOST]
+    top = [found for found, count in Counter(hashes).most_common() if count > MOST_ALIKE]
     if not top:
         return False
     apart: dict[int, set[str]] = {found: set() for found in top}
     for item, found in zip(part, hashes, strict=True):
         if found in apart:
             apart[found].add(repr(item))
-    return any(len(different) > MOST for different in apart.values())
+    return any(len(different) > MOST_ALIKE for different in apart.values())
 
 
 def _hash(item: Any) -> int:

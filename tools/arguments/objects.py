@@ -8,9 +8,8 @@ from typing import Any
 
 import orjson
 
-from callgate.tools.arguments.collisions import MOST, collide
 from callgate.tools.arguments.parse_errors import ParseError, beyond, not_an_object
-from callgate.tools.limits import DEFAULT_LIMITS, Limits
+from callgate.tools.limits import DEFAULT_LIMITS, MOST_ALIKE, Limits
 from callgate.tools.values import SCALARS
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -34,9 +33,21 @@ def parse_value(value: Mapping[str, object], limits: Limits = DEFAULT_LIMITS) ->
     if isinstance(value, dict) and is_flat_object(copy, limits):
         return copy
     copy = _object(copy if isinstance(value, dict) else value, limits, 1, used)
-    if used[0] > MOST and collide(copy):
-        raise beyond("numbers_collide", limits)
+    if used[0] > MOST_ALIKE:
+        refuse_collisions(copy, limits)
     return copy
+
+
+def refuse_collisions(value: dict[str, Any], limits: Limits) -> None:
+    """Refuse arguments of which Python would make a slow set or dict.
+
+    Raises:
+        ParseError: many numbers have one hash.
+    """
+    from callgate.tools.arguments.collisions import collide  # with decimal; most arguments have few values
+
+    if collide(value):
+        raise beyond("numbers_collide", limits)
 
 
 def is_flat_object(value: Mapping[str, object], limits: Limits) -> bool:

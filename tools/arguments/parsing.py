@@ -13,13 +13,12 @@ from typing import Any, NamedTuple
 
 from jiter import from_json
 
-from callgate.tools.arguments.collisions import MOST, collide
 from callgate.tools.arguments.exact_json import loses_fraction
 from callgate.tools.arguments.measures import admitted
-from callgate.tools.arguments.objects import parse_value
+from callgate.tools.arguments.objects import parse_value, refuse_collisions
 from callgate.tools.arguments.parse_errors import ParseError, beyond, explained, not_an_object
 from callgate.tools.arguments.tolerance import tolerate
-from callgate.tools.limits import DEFAULT_LIMITS, Limits
+from callgate.tools.limits import DEFAULT_LIMITS, MOST_ALIKE, Limits
 
 _INFINITIES = frozenset({float("inf"), float("-inf")})
 _CAN_HIDE_INFINITY = frozenset({float, dict, list})
@@ -144,8 +143,8 @@ def _check_values(value: dict[str, object], text: str, limits: Limits, small: bo
                 raise ParseError("number_overflow", "a number is too large for a float")
     if "\\u0000" in text and "\\u0000" in text.replace("\\\\", ""):
         raise ParseError("nul", "a string holds a NUL character")
-    if not small and text.count(",") >= MOST and collide(value):
-        raise beyond("numbers_collide", limits)
+    if not small and text.count(",") >= MOST_ALIKE:
+        refuse_collisions(value, limits)
 
 
 def _as_text(raw: object, limits: Limits) -> str:

@@ -70,7 +70,9 @@ def compile_outside(definition: ToolDefinition, formats: Formats | None) -> dict
         "parameters": definition.parameters,
         "output": definition.output_schema,
     }
-    admitted = {role: admit_schema(one, role) for role, one in given.items() if one is not None}
+    admitted: dict[Role, AdmittedSchema] = {
+        role: admit_schema(one, role) for role, one in given.items() if one is not None
+    }
     for one in admitted.values():
         refuse_hidden(one.document.schema)
     return {role: one.compile(formats) for role, one in admitted.items()}

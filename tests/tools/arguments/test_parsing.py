@@ -598,7 +598,7 @@ class Text(str):
     def isascii(self) -> bool:
         return True
 
-    def encode(self, *_: object) -> bytes:
+    def encode(self, encoding: str = "", errors: str = "") -> bytes:
         return b'{"x":"other"}'
 
 
@@ -608,7 +608,7 @@ class Bytes(bytes):
     def __len__(self) -> int:
         return 1
 
-    def decode(self, *_: object) -> str:
+    def decode(self, encoding: str = "", errors: str = "") -> str:
         return '{"x":"other"}'
 
 

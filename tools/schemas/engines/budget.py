@@ -7,7 +7,7 @@ value checked in place. For schemas whose references multiply, a count over the 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from callgate.errors import SchemaRefused
 from callgate.tools.schemas.engines.base import Rejected
@@ -21,8 +21,10 @@ from callgate.tools.schemas.engines.graph import (
     postorder,
 )
 from callgate.tools.schemas.engines.raw import SchemaLimits
-from callgate.tools.schemas.engines.uniqueness import Comparing
 from callgate.tools.values import SCALARS, clip
+
+if TYPE_CHECKING:
+    from callgate.tools.schemas.engines.uniqueness import Comparing
 
 HEAVY = 10_000
 CHARACTERS_PER_CHECK = 3  # as a shift: eight characters against one automaton state cost at most about 0.2 µs
@@ -131,9 +133,12 @@ class Budget:
         flat, limit = self._flattened(), self._limits.budget
         if self.numeric and holds_large(value):
             limit //= LARGE_NUMBERS
-        return _Count(self._nodes, flat, flat.checks, limit, {}, Comparing(value) if self.compares else None).total(
-            value
-        )
+        comparing = None
+        if self.compares:
+            from callgate.tools.schemas.engines.uniqueness import Comparing  # few schemas have uniqueItems
+
+            comparing = Comparing(value)
+        return _Count(self._nodes, flat, flat.checks, limit, {}, comparing).total(value)
 
     def explaining(self, value: object, limit: int) -> tuple[int, int]:
         """Estimate the microseconds for building all errors, and those of its largest anyOf or oneOf.
