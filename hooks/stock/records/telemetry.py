@@ -211,7 +211,7 @@ class Tracing(ProviderHook):
         """Add an event for an attempt after the first."""
         kept = ctx.data.get(self._key)
         if kept is not None:
-            kept.span.add_event("callgate.retry", {"callgate.attempt": ctx.run.attempt})
+            _add_event(ctx, kept.span, "callgate.retry", {"callgate.attempt": ctx.run.attempt})
 
     def will_finalize_invoke(self, ctx: InvokeContext) -> None:
         """End the span and restore the previous current span."""
@@ -234,9 +234,8 @@ class Tracing(ProviderHook):
             return
         now = ctx.run.plan.host.monotonic()
         if kept.stage is not None:
-            kept.span.add_event(
-                "callgate.stage", {"callgate.stage": kept.stage.value, "callgate.stage.duration": now - kept.mark}
-            )
+            named = {"callgate.stage": kept.stage.value, "callgate.stage.duration": now - kept.mark}
+            _add_event(ctx, kept.span, "callgate.stage", named)
         kept.stage, kept.mark = stage, now
 
     def _begin(self, ctx: InvokeContext, *, current: bool = True) -> _Span:
@@ -309,6 +308,14 @@ class Tracing(ProviderHook):
         if fault is not None:
             attributes = {"exception.type": type(fault).__qualname__, "exception.stacktrace": places_of(fault)}
             span.add_event("exception", {**attributes, "callgate.step": place})
+
+
+def _add_event(ctx: InvokeContext, span: Any, name: str, attributes: Mapping[str, str | float]) -> None:
+    """Add an event to a span. A tracer that fails is logged: it must not fail a call whose tool has run, or its retry."""
+    try:
+        span.add_event(name, attributes)
+    except Exception as error:  # noqa: BLE001
+        ctx.suppress(error)
 
 
 _MARKED = frozenset(Stage) - {

@@ -16,6 +16,7 @@ from callgate.errors import HookError
 from callgate.hooks.stock.records.audit import Audit
 from callgate.hooks.stock.records.audit_verify import verify_audit
 from callgate.hooks.stock.records.telemetry import Metrics, Tracing
+from callgate.hooks.stock.resilience.retry import Retry
 from callgate.runtime.testing.cancel import SweepReport
 from callgate.runtime.testing.cancel_modes import Native
 from callgate.runtime.testing.lease_ledger import LeaseLedger
@@ -363,6 +364,7 @@ import asyncio, sys
 sys.modules["fastapi"] = None  # dependency-injector looks for it, and where it is installed it brings OpenTelemetry
 from callgate import Gate, tool
 from callgate.hooks.stock.records.telemetry import Metrics, Tracing
+from callgate.hooks.stock.resilience.retry import Retry
 
 @tool(effect="read")
 async def look(n: int) -> int:
@@ -474,3 +476,42 @@ def test_the_proxies_of_opentelemetry_are_known_by_their_names() -> None:
 def test_a_telemetry_class_in_place_of_its_object_is_refused(hook: Any) -> None:
     with pytest.raises(HookError, match=rf"write {hook.__name__}\(\)"):
         Gate([], [hook])
+
+
+class BrokenSpan(trace.NonRecordingSpan):
+    """A span whose events raise."""
+
+    def add_event(self, *_: object, **__: object) -> None:
+        raise OSError("no exporter")
+
+
+class BrokenTracer(trace.NoOpTracer):
+    """A tracer of such spans."""
+
+    def start_span(self, *_: object, **__: object) -> trace.Span:
+        return BrokenSpan(trace.INVALID_SPAN_CONTEXT)
+
+
+class BrokenTraces(trace.NoOpTracerProvider):
+    """A provider of such tracers."""
+
+    def get_tracer(self, *_: object, **__: object) -> trace.Tracer:
+        return BrokenTracer()
+
+
+@pytest.mark.parametrize("stages", [False, True])
+async def test_a_tracer_whose_events_fail_changes_no_call(stages: bool) -> None:
+    """It took the retry away, and with ``stages=True`` failed calls whose tool had run."""
+    ran: list[int] = []
+
+    @tool(effect="read")
+    async def flaky(n: int) -> int:
+        """Fail once."""
+        ran.append(n)
+        if len(ran) == 1:
+            raise ConnectionError
+        return n
+
+    async with Gate([flaky], [Tracing(BrokenTraces(), stages=stages), Retry(2, wait=lambda _: 0.0)]) as gate:
+        assert (await gate.call("flaky", {"n": 3})).output == 3
+    assert ran == [3, 3]
