@@ -244,6 +244,32 @@ async def test_control_a_statement_without_a_limit_waits(tmp_path: Path) -> None
         await store.close()
 
 
+@pytest.mark.parametrize("asks", [True, False], ids=["", "control"])
+@pytest.mark.parametrize("limit", ["deadline", "statement"])
+async def test_a_statement_that_is_given_up_leaves_no_session_of_the_server(
+    limit: str, asks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lock on a table held one more session for each attempt, until the server had none left for any application."""
+    if not asks:
+        monkeypatch.setattr("psycopg.capabilities.has_cancel_safe", lambda: False)
+    with place("postgresql", tmp_path) as (address, _):
+        store = SqlStore(address)
+        await store.open()
+        if limit == "statement":
+            monkeypatch.setattr(sql_engines, "ANSWER_LIMIT", 0.1)
+        async with await psycopg.AsyncConnection.connect(address) as other:
+            await other.execute("LOCK TABLE callgate_pins")
+            for _ in range(3):
+                with pytest.raises(StoreError, match="no answer"), answer_within(None if limit == "statement" else 0.1):
+                    await store.pins.list("t", "p")
+            await asyncio.sleep(0.05)
+            waiting = await other.execute(
+                "SELECT count(*) FROM pg_locks WHERE relation = 'callgate_pins'::regclass AND NOT granted"
+            )
+            assert await waiting.fetchone() == ((0 if asks else 3),)
+        await store.close()
+
+
 async def test_a_migration_takes_as_long_as_it_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Here it waits for the migration of another process; the next statement of its connection is limited again."""
     with distant("postgresql", tmp_path) as (network, store):

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from callgate.errors import StoreConflict, StoreError
-from callgate.providers.stores.server_answers import shut_socket
 from callgate.providers.stores.sql.database.engines import FRESH, OPENING
 from callgate.providers.stores.sql.database.rows import Row
 from callgate.providers.stores.sql.database.schema import SERVES
 from callgate.providers.stores.sql.database.states import (
     READ_ONLY,
     SessionLost,
+    give_up,
     is_read_only,
     shown_message,
     wrote_nothing,
@@ -274,7 +274,7 @@ def disconnect(attempt: Attempt) -> bool:
     connection = attempt.connection
     if connection is None or connection.closed or connection.invalidated:
         return False
-    shut_socket(connection.connection.driver_connection.fileno())
+    give_up(connection.connection.driver_connection)
     return True
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from callgate.errors import StoreError
-from callgate.providers.stores.server_answers import shut_socket, time_left
-from callgate.providers.stores.sql.database.states import READ_ONLY, is_cut, is_session_lost
+from callgate.providers.stores.server_answers import time_left
+from callgate.providers.stores.sql.database.states import READ_ONLY, give_up, is_cut, is_session_lost
 from callgate.providers.stores.turns import Turns
 
 if TYPE_CHECKING:
@@ -292,8 +292,7 @@ def _start_timer(driver: AsyncConnection, info: dict[str, object]) -> None:
 
     def abandon() -> None:
         info[_TIMER] = None
-        if not driver.closed:
-            shut_socket(driver.fileno())
+        give_up(driver)
 
     info[_TIMER] = asyncio.get_running_loop().call_later(ANSWER_LIMIT, abandon)
 

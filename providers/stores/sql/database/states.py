@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from callgate.errors import StoreError
 from callgate.providers.stores.base import Store, Transaction
 from callgate.providers.stores.group_commit import RolledBack
-from callgate.providers.stores.server_answers import waiting_for_locks
+from callgate.providers.stores.server_answers import shut_socket, waiting_for_locks
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection
@@ -28,6 +28,11 @@ _QUOTES_NO_VALUE = frozenset({"08", "0A", "23", "25", "26", "28", "3D", "3F", "4
 _ATTEMPTS = 5
 _PAUSE = 0.01
 """Seconds before the third attempt, at most; each later pause is twice as long."""
+
+_CANCEL_LIMIT = 2.0
+"""Seconds to ask a server to cancel a statement."""
+_CANCELLING = set[asyncio.Task[None]]()
+"""The requests to cancel that are under way: the event loop keeps no reference to a task."""
 
 T = TypeVar("T")
 
@@ -59,6 +64,35 @@ def is_cut(connection: AsyncConnection) -> bool:
     except psycopg.OperationalError:
         return True
     return bool(connection.closed)
+
+
+def give_up(connection: AsyncConnection) -> None:
+    """End the request of a connection of psycopg: its caller sees the end of the connection at once.
+
+    The server is asked to cancel the statement, on a connection of its own. A statement that waits for a lock would go on
+    waiting, and each attempt of a caller would hold one more session of the server.
+    """
+    from psycopg import capabilities
+
+    if connection.closed:
+        return
+    loop = asyncio.get_running_loop()
+    if capabilities.has_cancel_safe():  # else it would block a thread, and a silent server for long
+        task = loop.create_task(connection.cancel_safe(timeout=_CANCEL_LIMIT), name="cancel statement")
+        _CANCELLING.add(task)
+        task.add_done_callback(_note_cancelled)
+    loop.call_soon(_shut, connection)  # after the first step of the task, which needs the connection
+
+
+def _shut(connection: AsyncConnection) -> None:
+    if not connection.closed:
+        shut_socket(connection.fileno())
+
+
+def _note_cancelled(task: asyncio.Task[None]) -> None:
+    _CANCELLING.discard(task)
+    if not task.cancelled():
+        task.exception()  # retrieved, so that asyncio logs no warning
 
 
 def is_session_lost(error: BaseException | None) -> bool:
