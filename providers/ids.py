@@ -9,9 +9,13 @@ import os
 from collections.abc import Iterator
 from typing import TypeGuard
 
+from callgate.errors import Invalid
+
 _BUFFERED = 256
 LONGEST_ID = 512
 """Maximum size of an id of others, in bytes of UTF-8: PostgreSQL indexes no row of more than 2.7 kB."""
+LONGEST_KEY = 255
+"""Maximum length, in characters, of an idempotency key that a caller passes."""
 
 _buffer: Iterator[str] = iter(())
 
@@ -24,6 +28,12 @@ def new_id() -> str:
 def is_id(value: object) -> TypeGuard[str]:
     """Return True for a text that a store can keep as an id. What others wrote, such as a message of a broker, may be none."""
     return isinstance(value, str) and flaw_of(value) is None
+
+
+def bad_key() -> Invalid:
+    """Return the refusal of an idempotency key of another type or length."""
+    rule = f"is a text of 1 to {LONGEST_KEY} characters"
+    return Invalid(f"an idempotency key {rule}", code="idempotency_key", public=f"An idempotency key {rule}.")
 
 
 def flaw_of(text: object, longest: int = LONGEST_ID) -> str | None:

@@ -120,7 +120,18 @@ def test_the_imports_and_the_table_name_the_same_things(name: str) -> None:
     assert list(module.__all__) == sorted(set(module.__all__), key=order)
 
 
-PEERS = {"_collections_abc", "a2a", "httpx", "mcp", "psycopg", "pydantic", "pydantic_core", "sqlalchemy", "starlette"}
+PEERS = {
+    "_collections_abc",
+    "a2a",
+    "httpx",
+    "mcp",
+    "psycopg",
+    "pydantic",
+    "pydantic_core",
+    "sqlalchemy",
+    "sqlite3",
+    "starlette",
+}
 
 
 def only_for_checkers(text: str) -> set[str]:

@@ -5,16 +5,13 @@ A declared key and the key of a caller are two identities of one effect: a call 
 
 from __future__ import annotations
 
-from callgate.errors import Invalid
 from callgate.hooks.context import InvokeContext
+from callgate.providers.ids import LONGEST_KEY, bad_key
 from callgate.providers.principal import ANONYMOUS, User
 from callgate.providers.stores.effects import Alias, EffectRecord
 from callgate.tools.definition import Effect
 from callgate.tools.record import KeyScope, ToolRecord
 from callgate.tools.values import hash_of
-
-LONGEST = 255
-"""Maximum length, in characters, of an idempotency key that a caller passes."""
 
 
 def scope_of(user: User, namespace: str) -> list[str]:
@@ -117,12 +114,8 @@ def given_key(user: User, tool: str, key: str, namespace: str) -> str:
 
 
 def _checked(given: object) -> str:
-    if not isinstance(given, str) or not 0 < len(given) <= LONGEST:
-        raise Invalid(
-            f"an idempotency key is a text of 1 to {LONGEST} characters",
-            code="idempotency_key",
-            public=f"An idempotency key is a text of 1 to {LONGEST} characters.",
-        )
+    if not isinstance(given, str) or not 0 < len(given) <= LONGEST_KEY:
+        raise bad_key()
     return given
 
 

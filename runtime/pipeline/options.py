@@ -8,7 +8,7 @@ from typing import TypedDict
 from callgate.errors import Invalid
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.state.facts import Consumer, IdleLimit
-from callgate.providers.ids import flaw_of
+from callgate.providers.ids import bad_key, flaw_of
 from callgate.providers.kinds import annotations_of, fault_of_kind
 from callgate.tools.execution import TaskIds
 from callgate.tools.limits import fault_of_seconds
@@ -24,9 +24,11 @@ def checked_id(name: str, text: object) -> None:
 
     Raises:
         BadCall: it is no text.
-        Invalid: the id has a NUL character, half of a surrogate pair, or too many bytes.
+        Invalid: it is a key and no text, or the id has a NUL character, half of a surrogate pair, or too many bytes.
     """
     if not isinstance(text, str | None):
+        if name == "idempotency_key":
+            raise bad_key()
         raise BadCall(f"the {name} is of type {type(text).__name__}; ids are texts, so write str(...)")
     if (flaw := flaw_of(text)) is not None:
         problem = f"the {name} {flaw}; a database cannot keep it"
@@ -69,7 +71,6 @@ _INSTEAD = {
 }
 """The option to write for names of other frameworks."""
 _IDS = ("session_id", "request_id", "idempotency_key")
-_LIMITS = ("deadline", "idle")
 
 
 def check_limits(deadline: object, idle: object) -> None:
@@ -104,7 +105,7 @@ def apply_options(ctx: InvokeContext, options: CallOptions) -> None:
     for name, value in options.items():
         if name not in CallOptions.__annotations__:
             raise no_option(name, CallOptions.__annotations__)
-        if value is not None and name not in _LIMITS:
+        if value is not None and name not in ("deadline", "idle"):
             if name in _IDS:
                 checked_id(name, value)
             elif (fault := fault_of_kind(value, annotations_of(CallOptions)[name])) is not None:

@@ -50,8 +50,7 @@ async def run_to_result(ctx: InvokeContext) -> ToolResult:
 
 def result_of(ctx: InvokeContext) -> ToolResult:
     """Return the result of a finished invocation."""
-    call = ctx.tool_call
-    error = ctx.run.error
+    call, error = ctx.tool_call, ctx.run.error
     if ctx.run.finished is None:
         ctx.run.finished = ctx.run.plan.host.monotonic()
     ran: Any = None

@@ -159,7 +159,11 @@ class LiteBatches:
         self._commit_now()
 
     def _run_alone(self, statement: Statement, begin: Callable[[], Sequence[Values]]) -> list[Row]:
-        rows = self._run(statement, begin())
+        values = begin()
+        if len(values) == 1:
+            self.committing = True  # a statement without a transaction is committed by itself
+            return statement.run_lite(self._open(), values)
+        rows = self._run(statement, values)
         self._commit_now()
         return rows
 

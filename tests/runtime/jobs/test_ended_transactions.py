@@ -14,9 +14,9 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from callgate import Approve, Gate
 from callgate.errors import StoreError
+from callgate.providers.stores import group_commit
 from callgate.providers.stores.sql.database import states as sql_states
 from callgate.providers.stores.sql.store import SqlStore
-from callgate.runtime.jobs import submission
 from callgate.stores import JobState
 from tests.providers.stores.backends import place
 from tests.runtime.effects.scene_desk import ANN, BOB, call, states
@@ -138,7 +138,7 @@ async def test_jobs_beside_a_locked_one_are_submitted(
     """Issue 34, 5: an open transaction that had submitted a job kept all submitters of its key, and then all others."""
     if not limited:
         for name in ("LOCK_WAIT_MS", "RETRY_WAIT_MS", "ASIDE_WAIT_MS"):
-            monkeypatch.setattr(submission, name, 0)
+            monkeypatch.setattr(group_commit, name, 0)
     with place("postgresql", tmp_path) as (address, _):
         _, processes = approved_desk(address)
         async with processes.gate() as gate:

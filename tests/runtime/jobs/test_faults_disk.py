@@ -70,8 +70,8 @@ class Room:
         self.path, self.pages = path, 1 << 30
         database: Any = gate.store
         event.listen(database._database.engines.calls.sync_engine, "checkout", self._tell)
-        batches, connect = database.ledger._batches, database.ledger._batches.connection
-        batches.connection = lambda: self._tell(connect())
+        batches, connect = database.ledger._batches, database.ledger._batches._open
+        batches._open = lambda: self._tell(connect())
 
     def take_away(self) -> None:
         """None is left but in pages that are there already."""

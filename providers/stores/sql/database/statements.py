@@ -12,7 +12,7 @@ import orjson
 from callgate.providers.stores.sql.database.rows import Row
 
 if TYPE_CHECKING:
-    import sqlite3
+    from sqlite3 import Connection
 
 _PARAMETER = re.compile(r":([a-z_]+)")
 
@@ -36,7 +36,7 @@ class Statement:
         columns = ", ".join(f"{name} {type}" for name, type in types.items())
         self.postgres = postgres.format(given=f"json_to_recordset(%s) AS given ({columns})")
 
-    def run_lite(self, connection: sqlite3.Connection, values: Sequence[Mapping[str, object]]) -> list[Row]:
+    def run_lite(self, connection: Connection, values: Sequence[Mapping[str, object]]) -> list[Row]:
         """Run the statement of SQLite for each of the values, and return the rows of all."""
         rows, names = list[Row](), self._names
         given = [[one[name] for name in names] for one in values]
