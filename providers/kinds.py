@@ -223,16 +223,20 @@ def _is_one(value: object, plain: object, args: tuple[object, ...]) -> bool:
 
 def _has_members(value: object, protocol: type) -> bool:
     """Return whether *value* has the methods of a protocol; a class in place of an object has not."""
-    names = {
+    if "__call__" in vars(protocol):
+        return callable(value)
+    return not isinstance(value, type) and all(hasattr(value, name) for name in _methods_of(protocol))
+
+
+@lru_cache
+def _methods_of(protocol: type) -> frozenset[str]:
+    return frozenset(
         name
         for base in protocol.__mro__
         if getattr(base, "_is_protocol", False)
         for name, member in vars(base).items()
         if not name.startswith("_") and callable(member)
-    }
-    if "__call__" in vars(protocol):
-        return callable(value)
-    return not isinstance(value, type) and all(hasattr(value, name) for name in names)
+    )
 
 
 def _items_fit(value: object, plain: type, args: tuple[object, ...]) -> bool:
