@@ -125,7 +125,9 @@ def _bounded(arguments: Iterable[object], declared: Collection[str]) -> set[str]
         if isinstance(value, str):
             texts = (value,)
         elif value is None or isinstance(value, int | float | bytes | bytearray):
-            texts = (_text_of(value),)
+            if (text := _text_of(value)) is None:
+                return None
+            texts = (text,)
         elif isinstance(value, list | tuple):
             waiting.extend(value)
         elif isinstance(value, Mapping):  # behind the others: to ask an abstract class costs more than all of them
@@ -141,13 +143,13 @@ def _bounded(arguments: Iterable[object], declared: Collection[str]) -> set[str]
     return found
 
 
-def _text_of(value: float | bytes | bytearray | None) -> str:
-    """Return the text of a value, longer than ``MAX_CHARACTERS`` for a number with too many digits to write them."""
+def _text_of(value: float | bytes | bytearray | None) -> str | None:
+    """Return the text of a value; None for a number with too many digits to write them."""
     if value is None or isinstance(value, bool):
         return ""
     if isinstance(value, bytes | bytearray):
         return bytes(value[: MAX_CHARACTERS + 1]).decode("utf-8", "replace")
-    return "9" * (MAX_CHARACTERS + 1) if isinstance(value, int) and value.bit_length() > MAX_BITS else repr(value)
+    return None if isinstance(value, int) and value.bit_length() > MAX_BITS else repr(value)
 
 
 def names_of_properties(schema: object) -> set[str]:

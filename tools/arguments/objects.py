@@ -26,13 +26,13 @@ def parse_value(value: Mapping[str, object], limits: Limits = DEFAULT_LIMITS) ->
     """
     if not isinstance(value, (dict, Mapping)):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise not_an_object(value)
+    if isinstance(value, dict):
+        flat: dict[str, Any] = dict.copy(value)  # a thread may change the original meanwhile
+        if is_flat_object(flat, limits):
+            return flat
+        value = flat
     used = [1, 0]
-    copy: dict[str, Any] = (
-        dict.copy(value) if isinstance(value, dict) else {}
-    )  # a thread may change the original meanwhile
-    if isinstance(value, dict) and is_flat_object(copy, limits):
-        return copy
-    copy = _object(copy if isinstance(value, dict) else value, limits, 1, used)
+    copy = _object(value, limits, 1, used)
     if used[0] > MOST_ALIKE:
         refuse_collisions(copy, limits)
     return copy
@@ -67,12 +67,13 @@ def is_flat_object(value: Mapping[str, object], limits: Limits) -> bool:
 def _object(value: Mapping[Any, object], limits: Limits, depth: int, used: list[int]) -> dict[str, Any]:
     """Copy an object; *used* counts the values and characters of the whole."""
     copy: dict[str, object] = {}
-    _enter(dict.__len__(value) if isinstance(value, dict) else len(value), limits, depth, used)
-    for key, item in dict.items(value) if isinstance(value, dict) else value.items():
+    items = dict.items(value) if isinstance(value, dict) else value.items()  # not the methods of a subclass
+    _enter(len(items), limits, depth, used)
+    for key, item in items:
         if not isinstance(key, str):
             raise ParseError("not_json", "a key that is not a string")
         copy[_text(str.__str__(key), limits, used)] = _plain(item, limits, depth + 1, used)
-    if len(copy) != (dict.__len__(value) if isinstance(value, dict) else len(value)):
+    if len(copy) != len(items):
         raise ParseError("duplicate_key", "a key occurs twice in one object")
     return copy
 

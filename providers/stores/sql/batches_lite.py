@@ -92,7 +92,7 @@ class LiteBatches:
                 await chain.lock.acquire()
                 held.append(chain.lock)
             step = asyncio.get_running_loop().run_in_executor(self._thread, self._commit, work, *given)
-            try:
+            try:  # as ``shielded`` does; a further coroutine would be resumed for each batch
                 await asyncio.wait([step])
             except asyncio.CancelledError:
                 await until_over(step)
