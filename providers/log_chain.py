@@ -148,6 +148,8 @@ class _Fields:
     def __str__(self) -> str:
         return " ".join([f"{name}={value!r}" for name, value in self._fields.items()])
 
+    __repr__ = __str__  # tools that collect errors keep the arguments of a record
+
 
 def _recording(level: int, method: str) -> Callable[..., None]:
     def record(self: StdlibLog, event: str, **fields: object) -> None:
