@@ -103,6 +103,7 @@ class EventStream(Parts):
             del found
             yield self.event(self._cut(end))
         if len(self._buffer) > self._max_bytes:
+            self._buffer = bytearray()  # who keeps the error keeps this object
             raise BodyRefused("has an event that is too large")
 
     def end(self) -> Iterable[bytes]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import a2a.client.card_resolver
@@ -74,6 +74,12 @@ def plain(content: bytes) -> bytes:
     return content
 
 
+async def sent(body: bytes) -> AsyncGenerator[bytes]:
+    """A body in parts, as a socket has them."""
+    for begin in range(0, len(body), 65_536):
+        yield body[begin : begin + 65_536]
+
+
 def an_agent(card: Change = plain, reply: Change = plain, *, events: bool = False) -> httpx.AsyncClient:
     """A client whose agent has one skill; its card and its reply to a call are changed."""
     skill = p.AgentSkill(id="act", name="act", description="Acts.", tags=["t"])
@@ -89,9 +95,9 @@ def an_agent(card: Change = plain, reply: Change = plain, *, events: bool = Fals
         id = json.loads(request.content)["id"]
         said = reply(json.dumps({"jsonrpc": "2.0", "id": id, "result": {"message": SAID}}).encode())
         if not events:
-            return httpx.Response(200, headers={"content-type": "application/json"}, content=said)
+            return httpx.Response(200, headers={"content-type": "application/json"}, content=sent(said))
         return httpx.Response(
-            200, headers={"content-type": "text/event-stream"}, content=b"data: " + said + b"\r\n\r\n"
+            200, headers={"content-type": "text/event-stream"}, content=sent(b"data: " + said + b"\r\n\r\n")
         )
 
     return httpx.AsyncClient(transport=httpx.MockTransport(handle))
