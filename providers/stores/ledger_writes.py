@@ -8,9 +8,31 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
+import orjson
+
 from callgate.providers.stores.base import AuditRow, AuditStore, AuditTip, Store
 from callgate.providers.stores.effects import OPEN_STATES, Alias, EffectRecord, EffectState, EffectStore
 from callgate.providers.stores.turns import Entered, Turns
+
+_JSON = orjson.OPT_SORT_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
+
+
+class RowBody(dict[str, object]):
+    """The body of an audit row, which does not change once it is encoded: for a batch, for its hash and for its column."""
+
+    __slots__ = ("encoded",)
+    encoded: bytes
+
+
+def row_json(body: Mapping[str, object]) -> bytes | None:
+    """Return a body as JSON with sorted keys; None if the fast encoder cannot. A ``RowBody`` keeps it as ``encoded``."""
+    try:
+        data = orjson.dumps(body, option=_JSON)
+    except TypeError:  # such as an integer beyond 64 bits
+        return None
+    if isinstance(body, RowBody):
+        body.encoded = data
+    return data
 
 
 class RowChain(Protocol):

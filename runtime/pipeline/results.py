@@ -50,7 +50,7 @@ async def run_to_result(ctx: InvokeContext) -> ToolResult:
 
 def result_of(ctx: InvokeContext) -> ToolResult:
     """Return the result of a finished invocation."""
-    call, error = ctx.tool_call, ctx.run.error
+    call, error = ctx.run.tool_call, ctx.run.error  # the view of a call would copy its arguments
     if ctx.run.finished is None:
         ctx.run.finished = ctx.run.plan.host.monotonic()
     ran: Any = None
@@ -69,8 +69,8 @@ def result_of(ctx: InvokeContext) -> ToolResult:
         "repair": ctx.run.repair,
     }
     return ToolResult(
-        call_id=call.id,
-        tool=call.name,
+        call_id=f"call_{ctx.run.known_request_id}" if call is None else call.id,
+        tool=ctx.run.plan.tool_id if call is None else call.name,
         outcome=Outcome.SUCCESS if error is None else ctx.run.outcome or Outcome.ERROR,
         output=ctx.run.output if error is None else None,
         error=None if error is None else error_info(error),

@@ -28,6 +28,7 @@ from callgate.providers.logs import LogEvent, emit
 from callgate.providers.principal import User
 from callgate.providers.registry import MISSING
 from callgate.providers.stores.base import AuditRow, Store
+from callgate.providers.stores.ledger_writes import RowBody
 from callgate.providers.stores.memory.audit import MemoryAudit
 from callgate.providers.stores.server_answers import RECORD_GRACE
 from callgate.tools.calls import Outcome
@@ -181,39 +182,41 @@ class Audit(Hook):
 
     # ------------------------------------------------------------------ rows
 
-    def _known(self, ctx: InvokeContext, kind: str, at: float) -> dict[str, object]:
+    def _known(self, ctx: InvokeContext, kind: str, at: float) -> RowBody:
         """Return the fields that every row has: integers, texts, and the masked arguments."""
-        user, definition, call = ctx.run.user, ctx.run.plan.definition, ctx.run.tool_call
+        run, host = ctx.run, ctx.run.plan.host
+        user, definition, call, hydration = run.user, run.plan.definition, run.tool_call, run.hydration
         shown, masked = self._shown(ctx) if self._shows else (None, [])
-        hydration = ctx.run.hydration
-        row = {
-            "v": VERSION,
-            "kind": kind,
-            "at_us": micros(at + ctx.run.plan.host.clock.offset),
-            "request_id": ctx.run.known_request_id,
-            "call_id": None if call is None else call.id,
-            "session_id": ctx.run.session_id,
-            "depth": ctx.run.depth,
-            "attempt": ctx.run.attempt,
-            "tool": definition.name,
-            "called": None if call is None or call.name == definition.name else clip(str(call.name)),
-            "version": definition.version,
-            "effect": None if definition.effect is None else definition.effect.value,
-            "tenant": user.tenant,
-            "user": user.id,
-            "roles": sorted(user.roles),
-            "scopes": sorted(user.scopes),
-            "input_hash": _input_hash(ctx.run),
-            "input": shown,
-            "masked": masked,
-            "rules": list(ctx.run.parse_rules if hydration is None else hydration.provenance.rules),
-            "definition": definition.digest if ctx.run.unknown is None else None,
-            **ctx.run.plan.builtins.judged(ctx),
-            "wire": None if hydration is None else hydration.provenance.wire,
-            "repaired": ctx.run.repair is not None,
-        }
-        if ctx.run.repair is not None and self._shows:
-            row["repair"] = {"at_us": micros(ctx.run.repair.at)} | (self._shown.repair(ctx) or {})
+        row = RowBody(
+            {
+                "v": VERSION,
+                "kind": kind,
+                "at_us": round((at + host.clock.offset) * 1_000_000),  # as ``micros``
+                "request_id": run.known_request_id,
+                "call_id": None if call is None else call.id,
+                "session_id": run.session_id,
+                "depth": run.depth,
+                "attempt": run.attempt,
+                "tool": definition.name,
+                "called": None if call is None or call.name == definition.name else clip(str(call.name)),
+                "version": definition.version,
+                "effect": None if definition.effect is None else definition.effect.value,
+                "tenant": user.tenant,
+                "user": user.id,
+                "roles": sorted(user.roles),
+                "scopes": sorted(user.scopes),
+                "input_hash": _input_hash(run),
+                "input": shown,
+                "masked": masked,
+                "rules": list(run.parse_rules if hydration is None else hydration.provenance.rules),
+                "definition": definition.digest if run.unknown is None else None,
+                **run.plan.builtins.judged(ctx),
+                "wire": None if hydration is None else hydration.provenance.wire,
+                "repaired": run.repair is not None,
+            }
+        )
+        if run.repair is not None and self._shows:
+            row["repair"] = {"at_us": micros(run.repair.at)} | (self._shown.repair(ctx) or {})
         return row
 
     def _from_facts(
@@ -254,10 +257,8 @@ class Audit(Hook):
             body |= output_facts(ctx.run.output)
             body["output_validated"] = ctx.run.validate_response and ctx.run.plan.builtins.output is not None
             return body
-        step = ctx.run.failed_in or ctx.run.step
-        reason = _reason(error)
-        body["code"] = code_of(ctx, error)
-        body["error"] = type(error).__name__
+        step, reason = ctx.run.failed_in or ctx.run.step, _reason(error)
+        body["code"], body["error"] = code_of(ctx, error), type(error).__name__
         body["stage"], body["hook"], body["own"] = step.stage.value, step.name, step.hook is None
         if issues := getattr(error, "issues", ()):
             body["issues"] = [[clip(one.pointer), one.keyword] for one in issues]

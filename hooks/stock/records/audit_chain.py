@@ -19,9 +19,9 @@ from callgate.errors import StoreError
 from callgate.providers.logs import LogEvent, emit
 from callgate.providers.stores.base import AuditRow, AuditStore, AuditTip
 from callgate.providers.stores.group_commit import GroupCommit
-from callgate.providers.stores.ledger_writes import ChainRows, sealing
+from callgate.providers.stores.ledger_writes import ChainRows, row_json, sealing
 from callgate.providers.stores.turns import Turns
-from callgate.tools.values import PLAIN, has_float, hash_of
+from callgate.tools.values import has_float, hash_of
 
 Put: TypeAlias = Callable[[str, Sequence[AuditRow]], Awaitable[None]]
 """Writes the rows of a tenant, all or none."""
@@ -48,9 +48,10 @@ def _own_row_hash(body: Mapping[str, object], segment: str, number: int, previou
     """``row_hash``, faster, for a body that Callgate made: only its arguments can contain a float."""
     shown = body.get("input")
     try:
-        if not shown or not has_float(orjson.dumps(shown)):
-            whole = {"body": body, "number": number, "previous": previous, "segment": segment}
-            return sha256(orjson.dumps(whole, option=PLAIN)).hexdigest()
+        is_exact = not shown or not has_float(orjson.dumps(shown))
+        if is_exact and (data := getattr(body, "encoded", None) or row_json(body)) is not None:
+            place = orjson.dumps({"number": number, "previous": previous, "segment": segment})
+            return sha256(b'{"body":%b,%b' % (data, place[1:])).hexdigest()
     except TypeError:  # an integer beyond 64 bits, or an unpaired surrogate
         pass
     return row_hash(body, segment, number, previous)

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from contextlib import suppress
-
-import orjson
 
 from callgate.errors import StoreError
 from callgate.providers.stores.base import MAX_TIPS, AuditRow
+from callgate.providers.stores.ledger_writes import row_json
 from callgate.providers.stores.namespaces import in_table
 from callgate.providers.stores.sql.database.statements import Statement
 
 AUDIT_VERSION = 1
 """The version of the rows; see ``SqlPart``."""
-_STRICT = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 
 APPEND = Statement(
     """
@@ -73,11 +70,10 @@ def body_json(body: Mapping[str, object]) -> str:
     Raises:
         StoreError: the body is not JSON; the message shows nothing of it.
     """
-    with suppress(TypeError):  # such as an integer beyond 64 bits
-        data = orjson.dumps(body, default=_plain, option=_STRICT)
-        # orjson writes null for a float that is not finite. A database whose encoding is not UTF-8 takes ASCII alone.
-        if data.isascii() and data.count(b"null") == list(body.values()).count(None):
-            return data.decode()
+    data = getattr(body, "encoded", None) or row_json(body)
+    # orjson writes null for a float that is not finite. A database whose encoding is not UTF-8 takes ASCII alone.
+    if data is not None and data.isascii() and data.count(b"null") == list(body.values()).count(None):
+        return data.decode()
     try:
         return json.dumps(body, allow_nan=False, separators=(",", ":"), default=_plain)
     except (TypeError, ValueError, RecursionError):

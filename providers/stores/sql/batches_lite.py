@@ -168,8 +168,9 @@ class LiteBatches:
         return rows
 
     def _run(self, statement: Statement, values: Sequence[Values]) -> list[Row]:
-        connection = self._open()
-        if not connection.in_transaction:
+        connection = self._connection
+        if connection is None or not connection.in_transaction:
+            connection = self._open()  # it asks the file system, as does the commit
             connection.execute("BEGIN IMMEDIATE")
         return statement.run_lite(connection, values)
 

@@ -299,7 +299,7 @@ class Database:
         Raises:
             StoreError: the current task has an open transaction.
         """
-        if asyncio.current_task() in self._holders:
+        if self._holders and asyncio.current_task() in self._holders:
             raise StoreError("this task has an open transaction on the store; use the parts of the transaction instead")
 
     async def _visit(self, attempt: Attempt, engine: AsyncEngine, stack: AsyncExitStack, *, alone: bool) -> None:
