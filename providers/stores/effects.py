@@ -219,6 +219,12 @@ class SuspensionState(StrEnum):
     VOID = "void"  # earlier versions of Callgate ended a call so when its tool or policies had changed
 
 
+def may_follow(before: SuspensionState, after: SuspensionState) -> bool:
+    """Return whether a version of a suspension may replace one in the state *before*."""
+    waits = SuspensionState.WAITING
+    return before is waits or (before is SuspensionState.USED and after is waits)
+
+
 @dataclass(frozen=True, slots=True)
 class SuspensionRecord:
     """One suspended call of a tenant. ``body`` is JSON, ``mac`` the signature over the record (see ``signing``).
@@ -268,7 +274,8 @@ class SuspensionStore(Protocol):
     async def replace(self, tenant: str, wait: SuspensionRecord) -> bool:
         """Replace the version before this one. Return False and change nothing if that is not the last version.
 
-        *wait* has the next ``number``. A suspension that is no longer ``waiting`` is never replaced.
+        *wait* has the next ``number``. Only a ``waiting`` suspension is replaced, except that a ``used``
+        one may wait again: its call was put off before the tool ran.
         """
         ...
 

@@ -31,6 +31,7 @@ from callgate.runtime.jobs.records import (
 from callgate.runtime.jobs.resuming import SuspendedJobs, lost_its_row
 from callgate.runtime.options.jobs import Jobs
 from callgate.runtime.pipeline.options import CallOptions, apply_options
+from callgate.runtime.suspensions.suspensions import STORE_FAILED
 from callgate.tools.calls import Outcome, ToolCall, ToolResult
 
 _T = TypeVar("_T")
@@ -39,9 +40,6 @@ CANCELLED = "cancelled by its user"
 
 LIMITS = frozenset({"over_quota", "semaphore_full", "threads_busy"})
 """Codes of calls that a limit put off. They are retried without a maximum; a deadline bounds the time."""
-
-STORE_FAILED = frozenset({"not_recorded", "quota_unavailable", "semaphore_unavailable"})
-"""Codes of calls that were refused because a store failed: nothing ran, and the next attempt may succeed."""
 
 NOT_ENDED = frozenset({Outcome.CANCELLED, Outcome.UNKNOWN, Outcome.RETRY_LATER, Outcome.SUSPENDED})
 """Outcomes of a call that its user has cancelled."""

@@ -83,12 +83,18 @@ async def _outcome(
                 found = await resolve(records, handle, user)
                 if found is not None and found.result is not None:
                     return found.result
+                if found is None or found.decided:
+                    now = await find_suspended(records.waits, handle, user)
+                    if now is not None and is_open(now[0], records.waits.now()):
+                        break  # its run was put off
                 if found is not None and (found.handle is not None or await _is_over(records, handle, user)):
                     break
                 await asyncio.sleep(pause)
                 pause = min(pause * 1.5, LAST_LOOK)
     except TimeoutError:
         return in_flight(bound, "another process runs the call, or ended while it ran the call")
+    if found is None or found.decided:
+        return await proceed(gate, records, handle, user, options, trace=trace)
     if found.handle is not None:  # it has run, and waits for another decision
         return await proceed(gate, records, found.handle, user, options, trace=trace)
     return await repeat_read(records, handle, user, limit)

@@ -23,7 +23,7 @@ from callgate.tools.values import dump, hash_of
 
 MAX_RESULT = 262_144
 """Maximum size of a result that is kept, in characters of JSON. The requester may run a larger read once more."""
-RESULT, REPEAT = "read result", "read repeat"
+RESULT, REPEAT, PUT_OFF = "read result", "read repeat", "read put off"
 """The kinds of the records beside a suspension. They never wait."""
 _OPEN = frozenset({Outcome.SUSPENDED, Outcome.IN_FLIGHT, Outcome.CANCELLED})
 
@@ -61,9 +61,29 @@ async def is_kept(waits: SuspensionManager, tenant: str, wait: SuspensionRecord)
     return await waits.store().suspensions.get(tenant, _id(wait, RESULT)) is not None
 
 
-async def begin_repeat(waits: SuspensionManager, tenant: str, wait: SuspensionRecord) -> bool:
-    """Use the approval up for another run by the requester. Return False if that was done before."""
-    return await _put(waits, tenant, wait, REPEAT, dump({}))
+async def begin_repeat(waits: SuspensionManager, tenant: str, wait: SuspensionRecord) -> int | None:
+    """Use the approval up for another run by the requester. Return its number, or None if that was done before.
+
+    A run that was put off does not count.
+    """
+    number = 0
+    while not await _put(waits, tenant, wait, _numbered(REPEAT, number), dump({})):
+        if await waits.store().suspensions.get(tenant, _id(wait, _numbered(PUT_OFF, number))) is None:
+            return None
+        number += 1
+    return number
+
+
+async def end_put_off(waits: SuspensionManager, tenant: str, wait: SuspensionRecord, number: int) -> None:
+    """Note that another run by the requester was put off, so that it may be tried again. A store that fails is logged."""
+    try:
+        await _put(waits, tenant, wait, _numbered(PUT_OFF, number), dump({}))
+    except Exception as error:  # noqa: BLE001
+        emit(LogEvent.PROVIDER_FAILED, provider="suspensions", phase="keep", error=error)
+
+
+def _numbered(kind: str, number: int) -> str:
+    return f"{kind} {number}" if number else kind
 
 
 async def _put(waits: SuspensionManager, tenant: str, wait: SuspensionRecord, kind: str, body: bytes) -> bool:

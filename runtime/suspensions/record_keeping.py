@@ -37,6 +37,7 @@ from callgate.runtime.pipeline.options import CallOptions, apply_options, check_
 from callgate.runtime.pipeline.plans import Plans
 from callgate.runtime.pipeline.results import result_of
 from callgate.runtime.pipeline.run import run
+from callgate.runtime.pipeline.shield import under_shield
 from callgate.runtime.suspensions.decisions import Decision, Pending, suspension_of
 from callgate.runtime.suspensions.resumption import (
     Resumed,
@@ -236,18 +237,30 @@ def check_run(gate: RunningGate, method: str, options: CallOptions) -> None:
 async def run_decided(
     records: CallRecords, bound: SuspendedCall, decided: Resumed | Denied, options: CallOptions, *, trace: bool
 ) -> ToolResult | None:
-    """Run a decided call, and keep what its requester may ask for; None if another process has replaced its record."""
+    """Run a decided call, and keep what its requester may ask for; None if another process has replaced its record.
+
+    A call that was put off waits again under its handle, as before the decision: the result has it as ``pending``.
+    """
+    from callgate.runtime.suspensions.put_off import is_put_off, wait_again  # few calls wait
+    from callgate.runtime.suspensions.reads import keep_result
+
     ctx = await _context(records, bound, decided, trace=trace)
     apply_options(ctx, options)
     if trace:
         ctx.run.trace = []
-    if not await _ran(records, ctx):
-        return None
+    try:
+        if not await _ran(records, ctx):
+            return None
+    except asyncio.CancelledError:
+        if isinstance(decided, Resumed) and is_put_off(ctx):
+            await under_shield(wait_again(records.waits, ctx, decided))
+        raise
     result = result_of(ctx)
-    if isinstance(decided, Resumed):
-        from callgate.runtime.suspensions.reads import keep_result  # few calls wait
-
-        await keep_result(records.waits, decided.tenant, decided.wait, plan_of(ctx), decided.bound, result)
+    if not isinstance(decided, Resumed):
+        return result
+    if is_put_off(ctx) and (pending := await wait_again(records.waits, ctx, decided)) is not None:
+        return replace(result, pending=pending)
+    await keep_result(records.waits, decided.tenant, decided.wait, plan_of(ctx), decided.bound, result)
     return result
 
 

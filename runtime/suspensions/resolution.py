@@ -108,7 +108,8 @@ def end_without_run(wait: SuspensionRecord, bound: SuspendedCall, now: float) ->
 
 async def repeat_read(records: CallRecords, handle: str, user: User, deadline: float | None) -> ToolResult:
     """See ``Gate.repeat_read``."""
-    from callgate.runtime.suspensions.reads import begin_repeat, keep_result, kept_result  # few calls wait
+    from callgate.runtime.suspensions.put_off import is_put_off  # few calls wait
+    from callgate.runtime.suspensions.reads import begin_repeat, end_put_off, keep_result, kept_result
 
     found = await find_suspended(records.waits, handle, user)
     if found is None:
@@ -122,11 +123,14 @@ async def repeat_read(records: CallRecords, handle: str, user: User, deadline: f
         return _failed_result(bound, Stale())
     if wait.expires_at is not None and wait.expires_at <= records.waits.now():
         return _failed_result(bound, Denied(code="expired", public="The approval is over."))
-    if not await begin_repeat(records.waits, tenant, wait):
+    if (number := await begin_repeat(records.waits, tenant, wait)) is None:
         over = "The approval was used: the call has run, and its result was too large to keep."
         return _failed_result(bound, Denied("its approval was used", code="used", public=over))
     apply_options(ctx, {"deadline": deadline})
     result = await run_to_result(ctx)
+    if is_put_off(ctx):
+        await end_put_off(records.waits, tenant, wait, number)
+        return result
     await keep_result(records.waits, tenant, wait, plan_of(ctx), bound, result)
     return result
 

@@ -51,6 +51,8 @@ from callgate.runtime.suspensions.resumption import (
 
 EXPIRES = 86_400.0
 """Default expiry of a suspended call, in seconds."""
+STORE_FAILED = frozenset({"not_recorded", "quota_unavailable", "semaphore_unavailable"})
+"""Codes of calls that were refused because a store failed: nothing ran, and the next attempt may succeed."""
 
 
 class SuspensionManager:

@@ -13,6 +13,7 @@ from callgate.providers.stores.effects import (
     SuspensionRecord,
     SuspensionState,
     is_listed,
+    may_follow,
 )
 from callgate.providers.stores.kept_texts import keepable
 from callgate.providers.stores.memory.changes import MemoryKey, MemoryPart
@@ -39,7 +40,7 @@ class MemorySuspensions(MemoryPart[MemoryKey, SuspensionRecord]):
 
     async def replace(self, tenant: str, wait: SuspensionRecord) -> bool:
         found = self._suspensions.get((tenant, wait.id))
-        if found is None or found.number != wait.number - 1 or found.state is not SuspensionState.WAITING:
+        if found is None or found.number != wait.number - 1 or not may_follow(found.state, wait.state):
             return False
         self._write((tenant, wait.id), wait)
         return True

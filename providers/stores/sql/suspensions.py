@@ -39,6 +39,8 @@ _REPLACE = f"""
 UPDATE callgate_waits SET {", ".join(f"{name} = :{name}" for name in SUSPENSION_COLUMNS.names if name != "id")}
 WHERE tenant = :tenant AND id = :id AND {OURS} AND number = :number - 1 AND state = 'waiting'
 """  # noqa: S608
+_REPLACE_USED = _REPLACE.replace("state = 'waiting'", "state IN ('waiting', 'used')")
+"""By a row that is ``waiting``: see ``may_follow``."""
 _GET = f"SELECT version, {_LISTED} FROM callgate_waits WHERE tenant = :tenant AND id = :id AND namespace = :namespace"  # noqa: S608
 _LIST = f"SELECT {_LISTED} FROM callgate_waits WHERE tenant = :tenant AND {OURS} AND state = :state"  # noqa: S608
 _COUNT = f"""
@@ -86,7 +88,7 @@ class SqlSuspensions(SqlPart):
 
     async def replace(self, tenant: str, wait: SuspensionRecord) -> bool:
         if self.signer is None:
-            return bool(await self._write(_REPLACE, _values(tenant, wait)))
+            return bool(await self._write(_replacing(wait), _values(tenant, wait)))
         return await self.transact(lambda part: part._replace_signed(tenant, wait))
 
     async def _replace_signed(self, tenant: str, wait: SuspensionRecord) -> bool:
@@ -98,7 +100,7 @@ class SqlSuspensions(SqlPart):
         versions = self.beside(SqlVersions)
         if await versions.find(tenant, SUSPENSION, wait.id) is not None:
             return False  # it was denied, and the row put back
-        if not await self._write(_REPLACE, _values(tenant, wait)):
+        if not await self._write(_replacing(wait), _values(tenant, wait)):
             return False
         if wait.state is SuspensionState.DENIED:
             await versions.set(tenant, SUSPENSION, wait.id, wait.mac, ends=wait.expires_at)
@@ -234,6 +236,10 @@ class SqlPins(SqlPart):
     def _pin_values(self, tenant: str, pin: Pin) -> dict[str, Any]:
         mac = None if self.signer is None else self.signer.sign(PIN, tenant, pin_facts(pin))
         return {**PIN_COLUMNS.values(pin), "tenant": in_table(self.namespace, tenant), "mac": mac}
+
+
+def _replacing(wait: SuspensionRecord) -> str:
+    return _REPLACE_USED if wait.state is SuspensionState.WAITING else _REPLACE
 
 
 def _values(tenant: str, wait: SuspensionRecord) -> dict[str, object]:

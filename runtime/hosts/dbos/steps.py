@@ -14,10 +14,10 @@ from callgate.errors import GateClosed, NotPending, RegistrationError, StoreErro
 from callgate.providers.logs import LogEvent, emit
 from callgate.providers.principal import User
 from callgate.runtime.gate import Gate
-from callgate.runtime.jobs.running import STORE_FAILED
 from callgate.runtime.pipeline.options import CallOptions
 from callgate.runtime.pipeline.result_json import result_as_json, result_from_json
 from callgate.runtime.suspensions.resolution import CallState
+from callgate.runtime.suspensions.suspensions import STORE_FAILED
 from callgate.tools.calls import Outcome, ToolCall, ToolResult
 
 RECHECK = 3_600.0

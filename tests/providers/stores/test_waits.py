@@ -59,8 +59,8 @@ async def test_a_version_takes_the_place_of_the_one_before_it_and_of_no_other(le
     assert not await waits.replace(tenant, second), "it is there already"
 
 
-async def test_what_does_not_wait_any_more_is_never_replaced(ledger: Backend) -> None:
-    """Contract I5, I16. It is used once."""
+async def test_what_does_not_wait_any_more_is_replaced_only_by_a_call_that_was_put_off(ledger: Backend) -> None:
+    """Contract I5, I16. It is used once; a used one may wait again, as its next version."""
     waits, tenant = ledger.store.suspensions, ledger.tenant
     for state in (USED, DENIED, EXPIRED, VOID):
         first = wait(ledger.now(), state)
@@ -68,8 +68,16 @@ async def test_what_does_not_wait_any_more_is_never_replaced(ledger: Backend) ->
         over = changed(first, state)
         assert await waits.replace(tenant, over)
         for after in SuspensionState:
-            assert not await waits.replace(tenant, changed(over, after))
+            if (state, after) != (USED, WAITING):
+                assert not await waits.replace(tenant, changed(over, after))
         assert await waits.get(tenant, state) == over
+        again = changed(over, WAITING)
+        assert not await waits.replace(tenant, replace(again, number=over.number))
+        assert await waits.replace(tenant, again) is (state is USED)
+        assert await waits.get(tenant, state) == (again if state is USED else over)
+        assert [row.id for row in await waits.list(tenant)] == ([USED] if state is USED else [])
+        if state is USED:
+            assert await waits.replace(tenant, changed(again, DENIED))
 
 
 async def test_suspended_calls_are_listed_by_state_and_user_the_oldest_first(ledger: Backend) -> None:

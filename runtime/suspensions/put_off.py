@@ -1,0 +1,51 @@
+"""Decided calls that a limit or a store put off before the tool had an effect: they wait again under their handles.
+
+An approval is used up by a run of the tool, not by an attempt to run it.
+"""
+
+from __future__ import annotations
+
+from asyncio import CancelledError
+from dataclasses import replace
+
+from callgate.errors import DeadlineExceeded, RetryLater
+from callgate.hooks.context import InvokeContext
+from callgate.hooks.state.facts import Suspension
+from callgate.providers.logs import LogEvent, emit
+from callgate.providers.stores.effects import EffectState, SuspensionState
+from callgate.runtime.suspensions.decisions import suspension_of
+from callgate.runtime.suspensions.resumption import Resumed, SuspendedCall, handle_of, signed
+from callgate.runtime.suspensions.suspensions import STORE_FAILED, SuspensionManager
+
+POLICY_FAILED = "policy_error"
+"""The code of a call that was refused because a policy failed to run, which is no decision against it."""
+
+
+def is_put_off(ctx: InvokeContext) -> bool:
+    """Return whether a call may run later: a limit, a fault of a store or a policy, a deadline or a cancellation ended it.
+
+    An effect that took place, or may have, is never put off. A read that has begun is put off only by ``RetryLater``.
+    """
+    run, error = ctx.run, ctx.run.error
+    if run.claim is not None and run.claim.outcome(run) is not EffectState.NO_EFFECT:
+        return False
+    if isinstance(error, RetryLater) or getattr(error, "code", None) in {*STORE_FAILED, POLICY_FAILED}:
+        return True
+    return isinstance(error, DeadlineExceeded | CancelledError) and run.failed_in is not run.plan.running
+
+
+async def wait_again(waits: SuspensionManager, ctx: InvokeContext, resumed: Resumed) -> Suspension | None:
+    """Let a call that was put off wait as before its last decision, and return its suspension.
+
+    Return None if its row stays used: the store failed, or does not replace such a row.
+    """
+    wait, tenant = replace(resumed.wait, state=SuspensionState.WAITING), resumed.tenant
+    if resumed.wait.state is SuspensionState.USED or ctx.run.claim is not None:
+        wait = signed(waits.keys, tenant, replace(wait, number=wait.number + 2))  # the use was the version between
+        try:
+            if not await waits.store().suspensions.replace(tenant, wait):
+                return None
+        except Exception as error:  # noqa: BLE001  (the call has ended, and its result says how)
+            emit(LogEvent.PROVIDER_FAILED, provider="suspensions", phase="keep", error=error)
+            return None
+    return suspension_of(SuspendedCall.load(wait.body), wait.kind, handle_of(waits.keys, tenant, wait.id))
