@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from callgate.errors import Conflict, DeadlineExceeded, InvocationError, NotRecorded, OutcomeUnknown, StoreError
 from callgate.providers.principal import User
 from callgate.runtime.jobs.jobs import JobHandle
+from callgate.runtime.jobs.records import is_unsettled
 from callgate.runtime.pipeline.failure import error_info
 from callgate.runtime.pipeline.shield import RELEASE_LIMIT, Shielded
 from callgate.tools.arguments.hydration import HydrationResult
@@ -65,7 +66,8 @@ async def _in_a_worker(
                 return await job.settled()
         except TimeoutError:  # no worker took it, or the worker is late
             await job.cancel()
-            never_ran = (await job.status()).attempts == 0
+            status = await job.status()
+            never_ran = status.attempts == 0 and not is_unsettled(status.reason)
             return _failed(call, DeadlineExceeded if reads or never_ran else OutcomeUnknown)
         except asyncio.CancelledError:
             with suppress(StoreError, TimeoutError):  # if the store fails, the job runs

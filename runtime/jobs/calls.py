@@ -22,7 +22,16 @@ from callgate.providers.stores.base import Store
 from callgate.providers.stores.effects import EffectState
 from callgate.providers.stores.jobs import EXPLAIN_BATCH, NO_KEY, Fitting, Job
 from callgate.runtime.effects.idempotency_keys import tenant_of
-from callgate.runtime.jobs.records import VERSION, JobRequest, fitting, is_intact, key_id_of
+from callgate.runtime.jobs.records import (
+    INTERRUPTED,
+    UNSETTLED,
+    VERSION,
+    WAITS,
+    JobRequest,
+    fitting,
+    is_intact,
+    key_id_of,
+)
 from callgate.runtime.pipeline.calls import context_of_none
 from callgate.runtime.pipeline.contexts import context_for, context_of_mistake
 from callgate.runtime.pipeline.guards import closes
@@ -33,10 +42,9 @@ from callgate.runtime.pipeline.streams import Progress
 from callgate.runtime.pipeline.under_way import UnderWay
 from callgate.tools.arguments.parse_errors import ParseError
 from callgate.tools.calls import ErrorInfo, Outcome, ToolCall, ToolResult
+from callgate.tools.definition import Effect
 from callgate.tools.values import hash_of
 
-WAITS = "waits for a worker"
-"""What the ``reason`` of a job begins with that a worker has left."""
 OF_VERSION = f"{WAITS} with the version of Callgate that wrote it"
 OF_TOOL, OF_DEFINITION = f"{WAITS} with its tool", f"{WAITS} with its definition of the tool"
 LEAVE_PAUSE, LONGEST_PAUSE = 5.0, 120.0
@@ -81,6 +89,7 @@ class RunningJob:
     reports: ProgressReports = field(default_factory=ProgressReports)
     work: asyncio.Future[ToolResult | BaseException] | None = None
     stopped: bool = False
+    is_over: bool = False  # its call ended as cancelled, without an effect
     worker: asyncio.Task[object] | None = field(default_factory=asyncio.current_task)
 
     def start(self, made: Awaitable[ToolResult]) -> None:
@@ -109,6 +118,7 @@ class RunningJob:
             result = await self.work
         except asyncio.CancelledError:  # before its call began
             result = cancelled_call(call)
+        self.is_over = isinstance(result, ToolResult) and result.outcome is Outcome.CANCELLED
         if self.worker is not None and self.worker.cancelling():
             raise asyncio.CancelledError
         if isinstance(result, ToolResult):
@@ -188,6 +198,18 @@ class JobCalls:
         return fitting(
             ((tool, version) for tool, its in known for version in (its.binding_digest, its.digest)), key_ids
         )
+
+    def left(self, reason: str, job: Job) -> str:
+        """Return the reason of a job whose last worker died during an attempt: the call may have taken effect."""
+        return f"{reason}; {UNSETTLED}" if self._may_have_effect(job.tool) else reason
+
+    def interrupted(self, here: RunningJob) -> str | None:
+        """Return the reason of a job whose worker ends; None if the call did not begin, or ended without an effect."""
+        is_settled = here.work is None or here.is_over or not self._may_have_effect(here.job.tool)
+        return None if is_settled else INTERRUPTED
+
+    def _may_have_effect(self, tool: str) -> bool:
+        return not self.has(tool) or self._plans.registry.get(tool).definition.effect is not Effect.READ
 
     def is_repeat(self, known: JobRequest, request: JobRequest) -> bool:
         """Return whether two requests for one tool have the same arguments: as text, or as an object."""

@@ -112,9 +112,9 @@ class JobHandle:
     async def cancel(self) -> bool:
         """Cancel the job; return False when it had ended.
 
-        A queued job does not run. A job that waits for input ends, and its suspension with it. A worker cancels a running
-        job within a second, as any call is cancelled: the result is ``unknown`` where the effect may have taken place.
-        Await the handle for it.
+        A queued job does not run again. A job that waits for input ends, and its suspension with it. A worker cancels a running
+        job within a second, as any call is cancelled: the result is ``unknown`` where the effect may have taken place,
+        also in an attempt whose worker ended or died. Await the handle for it.
 
         Raises:
             NotPending: there is no such job of this user.

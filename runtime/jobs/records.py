@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from callgate.errors import DefinitionError, StoreError
+from callgate.errors import DefinitionError, OutcomeUnknown, StoreError
 from callgate.hooks.state.facts import Suspension
 from callgate.providers.ids import flaw_of
 from callgate.providers.principal import User
@@ -35,9 +35,16 @@ _SUBMITTED = ("id", "tool", "user", "made_at", "queue", "priority", "max_attempt
 _SUBMITTED_BEFORE = _SUBMITTED[:4]
 """Those that earlier versions signed. Such a job is valid; no actor without a key makes one of a newer job."""
 
+WAITS = "waits for a worker"
+"""What the ``reason`` of a job begins with that a worker has left."""
+UNSETTLED = "the call may have taken effect"
+"""What the ``reason`` of a job ends with whose last worker ended during the call, without its outcome."""
+INTERRUPTED = f"{WAITS}: the last one ended during the call; {UNSETTLED}"
+
 _CANCELLED = ErrorInfo("cancelled", "The call was cancelled.")
 _FAILED = ErrorInfo("job_failed", "The worker of the call failed, and the call may have taken effect.")
 _DEAD = ErrorInfo("job_dead", "The call was abandoned after too many attempts.")
+_UNKNOWN = ErrorInfo(OutcomeUnknown.code, OutcomeUnknown.default_public, http_status=OutcomeUnknown.http_status)
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,10 +276,17 @@ def request_of(job: Job) -> JobRequest:
         raise StoreError("another version of Callgate wrote the job of this key; use another key") from None
 
 
+def is_unsettled(reason: str | None) -> bool:
+    """Return whether the last worker of a job ended during the call, which may have taken effect."""
+    return reason is not None and reason.endswith(UNSETTLED)
+
+
 def result_without_run(job: Job) -> ToolResult:
     """Return the result of a job that was cancelled or abandoned before a run ended."""
     outcome = Outcome.CANCELLED if job.state is JobState.CANCELLED else Outcome.ERROR
     error = _CANCELLED if outcome is Outcome.CANCELLED else _DEAD
+    if is_unsettled(job.reason):
+        outcome, error = Outcome.UNKNOWN, _UNKNOWN
     return ToolResult(JobRequest.load(job.body).call_id, job.tool, outcome, error=error)
 
 

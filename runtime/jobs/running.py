@@ -19,11 +19,13 @@ from callgate.providers.principal import User
 from callgate.providers.signing import SigningKeys
 from callgate.providers.stores.base import Store, Transaction
 from callgate.providers.stores.jobs import Job, JobState
-from callgate.runtime.jobs.calls import WAITS, JobCalls, Misfits, RunningJob, UnusableResult, as_fault
+from callgate.runtime.jobs.calls import JobCalls, Misfits, RunningJob, UnusableResult, as_fault
 from callgate.runtime.jobs.records import (
+    WAITS,
     JobRequest,
     dump_result,
     failed_result,
+    is_unsettled,
     load_result,
     progress_as_json,
     suspension_in,
@@ -115,7 +117,7 @@ class JobRunner:
                 return await self._fail(here, error)
             if not isinstance(error, GeneratorExit):  # another worker takes the job
                 with suppress(StoreError):  # without the store, it is taken when its lease expires
-                    await self._put_back(tenant, job, 0.0, None)
+                    await self._put_back(tenant, job, 0.0, self._calls.interrupted(here), counts=False)
             raise
         finally:
             del self.running[owner]
@@ -165,11 +167,10 @@ class JobRunner:
     async def _run(self, tenant: str, job: Job, here: RunningJob, *, chosen: bool) -> Finished:
         request = self._misfits.request_of(tenant, job)
         if request is None:
-            return await self._end_dead(
-                tenant, job, "its signature does not fit: its record was changed without the signing key"
-            )
+            forged = "its signature does not fit: its record was changed without the signing key"
+            return await self._end_dead(tenant, job, forged)
         if here.stopped:  # after the previous attempt, whose effect is in the ledger
-            return await self._end(tenant, job, JobState.CANCELLED, None, CANCELLED)
+            return await self._end(tenant, job, JobState.CANCELLED, None, self._calls.left(CANCELLED, job))
         if isinstance(request, str):
             left = await self._leave(tenant, job, request)
             if not chosen:  # an engine that delivers jobs by their ids delivers each that does not fit
@@ -177,7 +178,8 @@ class JobRunner:
             return left
         if job.attempts > job.max_attempts:  # the previous workers died before they stored its end
             why = "each worker died" if job.reason is None or job.reason.startswith(WAITS) else job.reason
-            return await self._end_dead(tenant, job, f"abandoned after {job.max_attempts} attempts: {why}")
+            why = f"abandoned after {job.max_attempts} attempts: {why}"
+            return await self._end_dead(tenant, job, self._calls.left(why, job))
         if (limited := await self._rate_pause(job)) is not None:
             return await self._put_back(tenant, job, limited, None)
         try:
@@ -336,18 +338,16 @@ class JobRunner:
             return retries.backoff
         return retries.backoff_after(job.max_attempts) if _code(result) in STORE_FAILED else None
 
-    async def _put_back(self, tenant: str, job: Job, pause: float, reason: str | None) -> Finished:
+    async def _put_back(self, tenant: str, job: Job, pause: float, why: str | None, *, counts: bool = True) -> Finished:
         """Put the job back for a later attempt. Without a reason this attempt does not count."""
-        run_at = self._now() + pause
-        await self._response(self._store().jobs.put_back(tenant, job.id, job.token, run_at=run_at, reason=reason))
+        run_at, jobs = self._now() + pause, self._store().jobs
+        await self._response(jobs.put_back(tenant, job.id, job.token, run_at=run_at, reason=why, counts=counts))
         return Finished(job, JobState.QUEUED, run_at)
 
     async def _leave(self, tenant: str, job: Job, reason: str) -> Finished:
         """Put a job back that does not fit this worker. The attempt does not count."""
-        run_at, jobs = self._now() + self._misfits.pause(job, reason), self._store().jobs
-        back = jobs.put_back(tenant, job.id, job.token, run_at=run_at, reason=reason, counts=False)
-        await self._response(back)
-        return Finished(job, JobState.QUEUED, run_at)
+        why, pause = None if is_unsettled(job.reason) else reason, self._misfits.pause(job, reason)
+        return await self._put_back(tenant, job, pause, why, counts=False)
 
     async def _end_dead(self, tenant: str, job: Job, reason: str) -> Finished:
         return await self._end(tenant, job, JobState.DEAD, None, reason)

@@ -36,10 +36,10 @@ class Scheduler:
         """
         keep = self._jobs.options.keep
         for schedule in self._schedules:
-            if keep is not None and schedule.catch_up >= keep:
+            if keep is not None and _late(schedule) >= keep:
                 raise RegistrationError(
-                    f"the schedule {schedule.key}: catch_up is less than Jobs(keep=...), because a job that is deleted is "
-                    "not known any more"
+                    f"the schedule {schedule.key}: a run is made up to {_late(schedule):g} seconds late, and a job that is "
+                    "deleted is not known any more: give Jobs(keep=...) of more seconds"
                 )
             self._jobs.prepare(self._call(schedule), schedule.user)
 
@@ -65,7 +65,7 @@ class Scheduler:
         at = last_time(schedule, now)
         if at <= self._submitted.get(schedule.key, -math.inf):
             return
-        if now - at <= max(schedule.catch_up, LATE):
+        if now - at <= _late(schedule):
             await self._jobs.submit(
                 self._call(schedule),
                 schedule.user,
@@ -80,3 +80,8 @@ class Scheduler:
     @staticmethod
     def _call(schedule: Schedule) -> ToolCall:
         return ToolCall(name=schedule.tool, arguments=dict(schedule.arguments))
+
+
+def _late(schedule: Schedule) -> float:
+    """Return the seconds after its time in which a run of a schedule is made."""
+    return max(schedule.catch_up, LATE)

@@ -14,7 +14,8 @@ import pytest
 from callgate import Gate, Jobs, Outcome, ToolCall, User, tool
 from callgate.jobs import EmbeddedJobs
 from callgate.runtime.jobs import records
-from callgate.runtime.jobs.calls import LOOK_AGAIN, WAITS
+from callgate.runtime.jobs.calls import LOOK_AGAIN
+from callgate.runtime.jobs.records import WAITS
 from callgate.stores import JobState
 from callgate.testing import FakeClock
 from tests.harness.gate_options import gate_options

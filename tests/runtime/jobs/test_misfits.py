@@ -17,8 +17,8 @@ from callgate import Gate, Jobs, ToolCall, User, tool
 from callgate.jobs import EmbeddedJobs
 from callgate.providers.stores.jobs import Job
 from callgate.runtime.commands.jobs import main
-from callgate.runtime.jobs.calls import LONGEST_PAUSE, LOOK_AGAIN, OF_DEFINITION, OF_TOOL, WAITS, Misfits
-from callgate.runtime.jobs.records import fitting
+from callgate.runtime.jobs.calls import LONGEST_PAUSE, LOOK_AGAIN, OF_DEFINITION, OF_TOOL, Misfits
+from callgate.runtime.jobs.records import WAITS, fitting
 from callgate.stores import JobState
 from callgate.testing import FakeClock
 from tests.harness.gate_options import gate_options

@@ -325,9 +325,27 @@ async def test_what_could_never_run_is_refused_at_the_opening(tmp_path: Path) ->
     with pytest.raises(UnknownTool):
         async with a_gate(address, clock, Schedule(tool="gone", cron="* * * * *")):
             pass
-    with pytest.raises(RegistrationError, match="catch_up is less than"):
-        async with a_gate(address, clock, hourly(catch_up=10.0), keep=10.0):
-            pass
+
+
+@pytest.mark.parametrize("catch_up", [0.0, 10.0, 200.0])
+@pytest.mark.parametrize("keep", [5.0, 60.0, 61.0, 201.0])
+async def test_a_run_whose_job_was_deleted_is_not_made_again(tmp_path: Path, catch_up: float, keep: float) -> None:
+    """Its process is restarted right after the job was deleted; where the run would be made twice, the gate does not open."""
+    clock, address = WallClock(NOON + 1.0), f"sqlite:///{tmp_path}/a.db"
+    try:
+        async with a_gate(address, clock, hourly(catch_up=catch_up), keep=keep) as gate:
+            await gate.jobs.scheduler.tick()
+            assert await gate.jobs.run_invocation() is JobState.DONE
+            clock.now += keep + 0.5
+            await gate.jobs.prune()
+            assert await submitted(gate) == 0
+    except RegistrationError as error:
+        assert "give Jobs(keep=...) of more seconds" in str(error)  # noqa: PT017  (some of these are accepted)
+        assert keep <= max(catch_up, 60.0)
+        return
+    async with a_gate(address, clock, hourly(catch_up=catch_up), keep=keep) as gate:
+        await gate.jobs.scheduler.tick()
+        assert await submitted(gate) == 0
 
 
 # ---------------------------------------------------------------------- rates
