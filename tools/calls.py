@@ -170,6 +170,7 @@ class ToolResult:
 
     ``retry_after`` is in milliseconds, ``duration`` in seconds. ``output`` is a JSON value. ``ran_with`` has the arguments
     that ran, masked as in records, if an approver, a repairer or a hook has changed those of the caller; else it is None.
+    ``pending_release`` says that the call has not given back all that it took: its body goes on, or a release did not end.
     """
 
     call_id: str

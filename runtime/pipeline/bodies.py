@@ -49,7 +49,7 @@ def make_body(parts: PlanParts) -> Body:
     record = parts.record
     prepare = arguments_of(parts) or thaw
     supply = _supplier(parts)
-    start = _STARTERS[record.style](record, hard=parts.hard)
+    start = _starter(record, hard=parts.hard)
 
     async def body(ctx: InvokeContext) -> object:
         extra = await supply(ctx)
@@ -176,12 +176,21 @@ def _supplier(parts: PlanParts) -> Callable[[InvokeContext], Awaitable[dict[str,
 # ---------------------------------------------------------------------- styles
 
 
-def _keywords(record: ToolRecord, *, hard: bool) -> Callable[..., Awaitable[object]]:
-    run = _runner(record, hard=hard)
+def _bound(ctx: InvokeContext, record: ToolRecord, arguments: dict[str, object], extra: dict[str, object]) -> Any:
+    """Return the body as a function without parameters. The constructor of a class is part of its body."""
+    if record.style is Style.KEYWORDS:
+        return functools.partial(record.execute, **arguments, **extra)
+    if record.style is Style.COMPONENT:
+        return record.execute(arguments, **extra).run
+    return functools.partial(record.execute, arguments, ToolView(ctx), **extra)
+
+
+def _starter(record: ToolRecord, *, hard: bool) -> Callable[..., Awaitable[object]]:
+    run, streams = _runner(record, hard=hard), record.streams and record.style is not Style.RECORD
 
     async def start(ctx: InvokeContext, arguments: dict[str, object], extra: dict[str, object]) -> object:
-        call = functools.partial(record.execute, **arguments, **extra)
-        return await run(ctx, functools.partial(_drain, ctx, call) if record.streams else call)
+        call = _bound(ctx, record, arguments, extra)
+        return await run(ctx, functools.partial(_drain, ctx, call) if streams else call)
 
     return start
 
@@ -203,28 +212,6 @@ async def _drain(ctx: InvokeContext, call: Callable[[], Any]) -> list[object]:
         if hasattr(parts, "aclose"):  # clean up within the call, before garbage collection
             await parts.aclose()
     return output
-
-
-def _component(record: ToolRecord, *, hard: bool) -> Callable[..., Awaitable[object]]:
-    run = _runner(record, hard=hard)
-
-    async def start(ctx: InvokeContext, arguments: dict[str, object], extra: dict[str, object]) -> object:
-        call = record.execute(arguments, **extra).run  # the constructor is part of the body: its errors mean the same
-        return await run(ctx, functools.partial(_drain, ctx, call) if record.streams else call)
-
-    return start
-
-
-def _record(record: ToolRecord, *, hard: bool) -> Callable[..., Awaitable[object]]:
-    run = _runner(record, hard=hard)
-
-    async def start(ctx: InvokeContext, arguments: dict[str, object], extra: dict[str, object]) -> object:
-        return await run(ctx, functools.partial(record.execute, arguments, ToolView(ctx), **extra))
-
-    return start
-
-
-_STARTERS = {Style.KEYWORDS: _keywords, Style.COMPONENT: _component, Style.RECORD: _record}
 
 
 # ---------------------------------------------------------------------- place of execution

@@ -16,7 +16,7 @@ from callgate.runtime.pipeline.no_schema import NoSchemaPolicy, NoSchemaRules
 from callgate.runtime.pipeline.services import Services
 from callgate.tools.arguments.hydrated import HydrationResult
 from callgate.tools.arguments.hydration import Hydrator, UnmadeTool
-from callgate.tools.arguments.parse_errors import ParseError
+from callgate.tools.arguments.parse_errors import REFUSAL_CODES, ParseError
 from callgate.tools.arguments.parsing import Parsed, parse_arguments
 from callgate.tools.arguments.reader import strict_reader
 from callgate.tools.calls import Issue
@@ -375,15 +375,15 @@ def _validator(role: Role, record: ToolRecord, services: Services) -> Validator 
 
 def unparsable(error: ParseError) -> Invalid:
     """Return the refusal of arguments that cannot be parsed; it contains no value."""
-    issue = Issue("", error.code, error.public)
-    return Invalid(str(error), stage="parse", code="invalid_json", public=error.public, issues=[issue])
+    issues = [Issue("", error.code, error.public)]
+    return Invalid(str(error), stage=error.stage, code=REFUSAL_CODES[error.stage], public=error.public, issues=issues)
 
 
 def not_hydrated(hydrated: HydrationResult) -> Invalid:
     """Return the refusal of a call whose hydration failed. It takes the error path, so it is audited."""
     first = hydrated.errors[0]
     issues = [one for one in first.detail if isinstance(one, Issue)] if isinstance(first.detail, tuple) else []
-    code = {"parse": "invalid_json", "validate": "invalid_arguments"}.get(first.stage, first.stage)
+    code = REFUSAL_CODES.get(first.stage, first.stage)
     code = "invalid_arguments" if issues else code  # as of a call that was not hydrated before
     return Invalid(first.message, stage=first.stage, code=code, public=first.message, issues=issues)
 

@@ -206,6 +206,10 @@ class ClosingSteps:
                             await shielded.finish(self.pending)
                         finally:
                             defer(ctx, shielded.deferred)
+                            step = ctx.run.step  # one without a hook settles an effect or closes an instance
+                            ctx.run.pending_release |= shielded.timed_out and (
+                                step.stays is not None or step.hook is None
+                            )
             except BaseException as error:  # noqa: BLE001  (as in ``close``)
                 _record_failure(ctx, error, one if self.running is None else None)
             self.running = None

@@ -31,6 +31,8 @@ def surface_original(ctx: InvokeContext) -> BaseException:
 def _deferred_first(ctx: InvokeContext, error: BaseException | None) -> BaseException:
     """Return the cancellation that arrived during a shielded step, with *error* as its context; else *error*."""
     cancelled = ctx.run.deferred
+    if isinstance(error, InvocationError):
+        error.pending_release = ctx.run.pending_release
     if cancelled is None or cancelled is error:
         assert error is not None
         return error

@@ -8,7 +8,7 @@ from __future__ import annotations
 from asyncio import CancelledError
 from dataclasses import replace
 
-from callgate.errors import DeadlineExceeded, RetryLater
+from callgate.errors import DeadlineExceeded, RetryLater, ToolError
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.state.facts import Suspension
 from callgate.providers.logs import LogEvent, emit
@@ -29,8 +29,11 @@ def is_put_off(ctx: InvokeContext) -> bool:
     run, error = ctx.run, ctx.run.error
     if run.claim is not None and run.claim.outcome(run) is not EffectState.NO_EFFECT:
         return False
-    if isinstance(error, RetryLater) or getattr(error, "code", None) in {*STORE_FAILED, POLICY_FAILED}:
+    code = getattr(error, "code", None)
+    if isinstance(error, RetryLater) or code in STORE_FAILED:
         return True
+    if error is not None and code == POLICY_FAILED:
+        return not isinstance(error.__cause__, ToolError)  # as which an approver answers with an error
     return isinstance(error, DeadlineExceeded | CancelledError) and run.failed_in is not run.plan.running
 
 

@@ -186,11 +186,12 @@ class InvocationError(CallgateError):
 
     ``no_effect`` says that a tool which raised this did nothing, so that the same effect may be tried again: ``ctx.abort``
     and ``ctx.retry_after`` in a tool's body, ``ToolError(..., no_effect=True)`` and ``Invalid(..., no_effect=True)`` set
-    it. Any other error from a body, or from the constructor of a class tool, leaves the outcome open.
+    it. Any other error from a body or a constructor leaves the outcome open. ``pending_release``: see ``ToolResult``.
     """
 
     http_status: int = 500
     no_effect: bool = False
+    pending_release: bool = False
 
 
 class Denied(InvocationError):

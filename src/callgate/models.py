@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from callgate.runtime.models.wire.reply import Usage as Usage
     from callgate.runtime.models.wire.retry_policy import Retries as Retries
     from callgate.runtime.models.wire.retry_policy import Timeouts as Timeouts
+    from callgate.tools.arguments.hydration import successes as successes
 else:
     __getattr__, __dir__ = lazy(
         __name__,
@@ -77,5 +78,6 @@ else:
             "codecs": "callgate.runtime.models",
             "converse": "callgate.runtime.conversation.converse",
             "converse_events": "callgate.runtime.conversation.converse",
+            "successes": "callgate.tools.arguments.hydration",
         },
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from callgate.errors import Control, Invalid, InvocationError, SchemaRefused
 from callgate.tools.arguments.hydrated import (
@@ -42,6 +42,7 @@ __all__ = [
     "ValidatorInfo",
     "hydrate",
     "hydrate_and_construct",
+    "successes",
     "unknown",
     "with_instance",
 ]
@@ -98,6 +99,11 @@ def hydrate_and_construct(hydrator: Hydrator, found: HydrationResult) -> Hydrati
     except (Exception, Control) as error:  # noqa: BLE001  (a constructor may raise anything; its text may hold values)
         return _refused(found, "The tool failed.", {"code": "tool_failed", "type": type(error).__name__})
     return found.with_tool(tool)
+
+
+def successes(results: Iterable[HydrationResult]) -> list[HydrationResult]:
+    """Return the results that succeeded, in order; those of a repair too, which a gate treats as its ``on_repair`` says."""
+    return [one for one in results if one.success]
 
 
 class UnmadeTool:
@@ -256,7 +262,7 @@ class Hydrator:
                 exact=self._exact,
             )
         except ParseError as error:
-            return _failed(call, facts, "parse", error.public, {"code": error.code, "position": error.position})
+            return _failed(call, facts, error.stage, error.public, {"code": error.code, "position": error.position})
         if parsed.rules:
             facts |= {"rules": parsed.rules, "raw_sha256": parsed.raw_sha256}
             facts |= {"effective_sha256": parsed.effective_sha256}

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+from typing import Literal
 
 from callgate.tools.limits import Limits
+
+REFUSAL_CODES = {"parse": "invalid_json", "validate": "invalid_arguments"}
+"""The codes of refused calls by the stage of hydration."""
 
 
 class ParseError(ValueError):
@@ -14,8 +18,10 @@ class ParseError(ValueError):
     ``number_rounded``, ``numbers_collide``, ``not_finite``, ``duplicate_key``, ``lone_surrogate``, ``nul``, ``not_text``,
     ``not_json``, ``not_an_object``, ``null``, ``empty``, ``truncated``, ``invalid_json``.
     ``position`` is the index, from 0, of the character at which the parser stopped; None where it is unknown.
-    ``public`` is text that a model may read.
+    ``public`` is text that a model may read. ``stage`` is that of hydration: ``validate`` for JSON that is not an object.
     """
+
+    stage: Literal["parse", "validate"] = "parse"
 
     def __init__(self, code: str, detail: str, position: int | None = None) -> None:
         super().__init__(code, detail, position)
@@ -49,7 +55,9 @@ def beyond(code: str, limits: Limits) -> ParseError:
 
 def not_an_object(value: object) -> ParseError:
     """The error for JSON that is not an object; null has a code of its own."""
-    return ParseError("null" if value is None else "not_an_object", "the arguments must be a JSON object")
+    error = ParseError("null" if value is None else "not_an_object", "the arguments must be a JSON object")
+    error.stage = "validate"
+    return error
 
 
 # ------------------------------------------------------------------------------------------ errors of jiter

@@ -13,7 +13,7 @@ from typing import Any, NotRequired, Self, TypeAlias, TypedDict, cast
 
 from callgate.errors import CallgateError, DefinitionError, Invalid, InvocationError, ToolError, UnknownTool
 from callgate.providers.guesses import Explained, explain_camel_case
-from callgate.tools.arguments.parse_errors import ParseError
+from callgate.tools.arguments.parse_errors import REFUSAL_CODES, ParseError
 from callgate.tools.arguments.parsing import parse_arguments
 from callgate.tools.calls import ErrorInfo, Outcome, ToolCall, ToolResult
 from callgate.tools.client.arguments import ArgumentCheck, argument_errors, as_tool_call
@@ -180,7 +180,8 @@ class ClientToolProvider(metaclass=Explained):
                 exact=not tool.definition.tolerates,
             )
         except ParseError as error:
-            raise Invalid(error.public, stage="parse", code="invalid_json", public=error.public) from None
+            code = REFUSAL_CODES[error.stage]
+            raise Invalid(error.public, stage=error.stage, code=code, public=error.public) from None
         return tool, parsed.value
 
     async def _send(self, call: ToolCall, context: object) -> Answer:

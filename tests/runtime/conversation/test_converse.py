@@ -125,7 +125,7 @@ BAD: dict[str, tuple[ToolCall, str]] = {
         "invalid_json",
     ),
     "text that is no JSON": (ToolCall(id="x", name="note", arguments="n equals 987654321"), "invalid_json"),
-    "no object": (ToolCall(id="x", name="note", arguments="[987654321]"), "invalid_json"),
+    "no object": (ToolCall(id="x", name="note", arguments="[987654321]"), "invalid_arguments"),
     "the wrong type": (ToolCall(id="x", name="note", arguments={"n": "987654321"}), "invalid_arguments"),
     "an argument too many": (ToolCall(id="x", name="note", arguments={"n": 1, "m": 987654321}), "invalid_arguments"),
     "nothing": (ToolCall(id="x", name="note", arguments=None), "invalid_arguments"),

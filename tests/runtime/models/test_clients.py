@@ -19,6 +19,7 @@ import callgate.errors
 import callgate.models
 from callgate import DefinitionError, Gate, RegistrationError, ToolCall, ToolRegistry, User, tool
 from callgate.errors import StreamCut
+from callgate.models import successes
 from callgate.runtime.models.wire.reply import CallDelta, CallReady, Done, TextDelta
 from callgate.tools.arguments.hydration import HydrationResult
 from tests.runtime.models.providers import (
@@ -84,12 +85,13 @@ async def test_a_call_that_is_no_good_is_a_failed_result_and_raises_nothing(wire
     client = wire.make(lambda _: wire.whole("", *calls))
     results = await client.tool_call("go", [WEATHER])
     assert [result.success for result in results] == [False, True, False, False, False]
+    assert successes(results) == [results[1]]
     assert results[0].errors[0].detail == {"code": "unknown_tool"}
     assert [result.errors[0].stage for result in results if not result.success] == [
         "instantiate",
         "instantiate",
         "validate",
-        "parse",
+        "validate",
     ]
     await client.aclose()
 

@@ -213,6 +213,79 @@ async def test_a_body_that_was_left_behind_has_a_budget_when_it_ends(loop: StepL
     assert len(released) == 1
 
 
+# ---------------------------------------------------------------------- what a call says of releases that do not end
+
+
+async def breaks(ctx: InvokeContext) -> None:
+    raise OSError("the server is gone")
+
+
+async def takes_time(ctx: InvokeContext) -> None:
+    await asyncio.sleep(0.05)
+
+
+def of_hook(act: Act) -> dict[str, Any]:
+    class Held(Hook):
+        def will_acquire_quota(self, ctx: InvokeContext) -> None:
+            pass
+
+        async def did_release_quota(self, ctx: InvokeContext) -> None:
+            await act(ctx)
+
+    return {"hooks": [Held()]}
+
+
+def of_lease(act: Act) -> dict[str, Any]:
+    class Leases(Hook):
+        async def will_bind_providers(self, ctx: InvokeContext) -> None:
+            @asynccontextmanager
+            async def lease() -> AsyncGenerator[None]:
+                try:
+                    yield
+                finally:
+                    await act(ctx)
+
+            await ctx.lease(lease())
+
+    return {"hooks": [Leases()]}
+
+
+def of_provider(act: Act) -> dict[str, Any]:
+    async def connection() -> AsyncIterator[str]:
+        try:
+            yield "connection"
+        finally:
+            await act(None)  # type: ignore[arg-type]  # no act reads it
+
+    class Uses(Hook):
+        async def will_execute(self, ctx: InvokeContext) -> None:
+            await ctx.resolve("connection")
+
+    return {"hooks": [Uses()], "provide": {"connection": Scoped("request", connection)}}
+
+
+def of_record(act: Act) -> dict[str, Any]:
+    return {"hooks": [at(Stage.WILL_AUDIT, act), at(Stage.WILL_FINALIZE_INVOKE, act), *of_hook(takes_time)["hooks"]]}
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1e9], ids=["success", "deadline"])
+@pytest.mark.parametrize("act", [hangs, swallows, breaks, takes_time])
+@pytest.mark.parametrize("held", [of_hook, of_lease, of_provider, of_record])
+@on_virtual_time
+async def test_a_call_says_that_what_it_took_is_not_given_back(
+    loop: StepLoop, held: Callable[[Act], dict[str, Any]], act: Act, seconds: float
+) -> None:
+    """I1b: a release that is cancelled or abandoned for its time is named; a record is no release."""
+    pending = held is not of_record and act in (hangs, swallows)
+    async with gate_of(**held(act)) as gate:
+        result = await gate.call("work", {"seconds": seconds}, deadline=DEADLINE)
+        assert (result.ok, result.pending_release) == (not seconds, pending)
+        if seconds:
+            with pytest.raises(DeadlineExceeded) as caught:
+                await gate.invoke("work", {"seconds": seconds}, deadline=DEADLINE)
+            assert caught.value.pending_release is pending
+
+
 # ---------------------------------------------------------------------- a dead sink holds no capacity
 
 

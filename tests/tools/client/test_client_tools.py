@@ -186,7 +186,12 @@ async def test_a_client_answers_in_the_documents_shape_or_with_a_result(answer: 
 REFUSED: list[tuple[dict[str, Any], str, str, Outcome]] = [
     (call(name="xyz"), "Tool xyz not found in client tools", "unknown_tool", Outcome.INVALID),
     (call("{"), "Invalid tool arguments JSON: the text ends early at character 1", "invalid_json", Outcome.INVALID),
-    (call("[]"), "Invalid tool arguments JSON: the arguments must be a JSON object", "invalid_json", Outcome.INVALID),
+    (
+        call("[]"),
+        "Invalid tool arguments JSON: the arguments must be a JSON object",
+        "invalid_arguments",
+        Outcome.INVALID,
+    ),
     (call("{}"), "Missing required parameter: query", "invalid_arguments", Outcome.INVALID),
     (
         call({"query": 1, "limit": 2.5}),
