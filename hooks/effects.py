@@ -99,21 +99,21 @@ class Claim:
     """The claim of one call in the ledger.
 
     *started* is True if no step of the gate runs between an attempt and its body. ``decided`` is the outcome that a
-    transaction of the application has decided. ``records`` are audit rows that are written with the outcome. ``alias``
-    is the identity by the caller's key, beside a declared key. ``is_joinable`` is True where a transaction of the
-    application carries the outcome.
+    transaction of the application has decided. ``records`` are audit rows that are written with the outcome. Beside a
+    declared key, ``alias`` is the identity by the caller's key, and ``more`` are those of repeats of a suspended call.
+    ``is_joinable`` is True where a transaction of the application carries the outcome.
     """
 
     is_joinable = False
     decided: EffectState | None = None
     alias: Alias | None = None
+    more: Sequence[Alias] = ()
     records: Sequence[tuple[EffectRecorder[Any], dict[str, Any]]] = ()
 
     def __init__(
         self, host: object, tenant: str, effect: EffectRecord, together: Sequence[EffectRecorder[Any]], started: bool
     ) -> None:
-        self.host = host
-        self.tenant = tenant
+        self.host, self.tenant = host, tenant
         self.effect = effect
         self.together = together
         self._first = Evidence.STARTED if started else Evidence.NOT_STARTED

@@ -15,11 +15,11 @@ from callgate.providers.ranks import Rank
 from callgate.providers.recipe import GENERATOR_MANAGERS, MISSING, Recipe
 
 T = TypeVar("T")
-Within: TypeAlias = Callable[[Coroutine[object, object, None]], Awaitable[None]]
-"""Runs the closing of one instance."""
+Within: TypeAlias = Callable[[Coroutine[object, object, None], str], Awaitable[None]]
+"""Runs the closing of one instance, whose provider has this name."""
 
 
-def plainly(closing: Coroutine[object, None, None]) -> Awaitable[None]:
+def plainly(closing: Coroutine[object, None, None], _: str) -> Awaitable[None]:
     """Run a closing as it is."""
     return closing
 
@@ -172,7 +172,7 @@ async def leave_all(
     failed: list[BaseException] = []
     for one in exits:
         try:
-            await within(one.leave(error))
+            await within(one.leave(error), one.recipe.name)
         except BaseException as raised:  # noqa: BLE001  (raised below, after the others are closed)
             failed.append(raised)
             on_failure(one, raised)

@@ -144,7 +144,7 @@ class EffectStore(Protocol):
         ...
 
     async def bind(self, tenant: str, key: str, alias: Alias) -> None:
-        """Make a caller's key another identity of a committed effect; an identity of another effect stays as it is."""
+        """Make a caller's key another identity of an effect that is open or committed; that of another effect stays as it is."""
         ...
 
     async def settle(

@@ -115,8 +115,8 @@ class Ledger:
         # With a decided outcome the transaction of the application has committed; the receipt is left.
         of = (EffectState.COMMITTED,) if claim.decided is EffectState.COMMITTED else OPEN_STATES
         recorded = (state, EffectState.COMMITTED) if claim.is_joinable else (state,)
-        alias = claim.alias
-        both, late = alias is not None, self._write_late
+        alias = None if claim.more else claim.alias
+        both, late = alias is not None or bool(claim.more), self._write_late
         settlement = Settlement(
             effect.key, effect.token, state, at, receipt, expires_at, of, recorded, both, effect, alias, late
         )

@@ -45,6 +45,7 @@ from callgate.runtime.effects.reconciling import reconcilers_of
 from callgate.runtime.pipeline.deadlines import begin_in_time
 from callgate.runtime.pipeline.failure import as_invocation_error
 from callgate.runtime.pipeline.guards import traced
+from callgate.runtime.suspensions.keyed import more_aliases
 from callgate.tools.definition import Effect as Kind
 
 FIRST_LOOK, LAST_LOOK = 0.005, 0.25
@@ -331,6 +332,8 @@ class EffectSteps:
 
             claim = TransactionClaim(self.host, *facts, cast("SharedStore", ledger.store), ledger.now)
         ctx.run.claim, claim.alias = claim, alias
+        if ctx.run.resumed is not None:
+            claim.more = more_aliases(ctx, ledger.namespace)
         return None
 
     async def _claim_resumed(
@@ -375,6 +378,8 @@ class EffectSteps:
                     raise NotPending("another process resumed it meanwhile")
                 mine, found = await written.effects.claim(tenant, leased, retry=self.is_retryable, alias=alias)
                 if mine:
+                    for more in more_aliases(ctx, self.ledger.namespace):
+                        await written.effects.bind(tenant, found.key, more)
                     await append(written, tenant, rows, chains)
                 elif found.state is not EffectState.COMMITTED:
                     raise _Held(found)  # the approval stays available while the call waits or may still run

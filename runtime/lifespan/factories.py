@@ -69,7 +69,7 @@ class Factories:
 
     async def _shut(self, resource: object) -> None:
         try:
-            await self._within(_shut_down(resource))
+            await self._within(_shut_down(resource), str(resource))
         except Exception as error:
             emit(LogEvent.PROVIDER_FAILED, provider=str(resource), phase="close", error=error)
             raise

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Protocol
 
 from callgate.errors import RegistrationError
+from callgate.hooks.base import name_of
 from callgate.providers.registry import ProviderRegistry
 from callgate.providers.stores.base import Store
 from callgate.runtime.lifespan.background import BackgroundTask, BackgroundTasks
@@ -188,10 +189,11 @@ class Lifespan:
         """
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._effects.closed)
-            stack.push_async_callback(self._call_in_time, partial(_close_shared, self._services.store))
+            store = self._services.store
+            stack.push_async_callback(self._call_in_time, partial(_close_shared, store), f"the store {store.name}")
             stack.push_async_callback(self._globals.close)
             for close, hook in list(self._services.closers.items()):
-                stack.push_async_callback(self._call_in_time, close)
+                stack.push_async_callback(self._call_in_time, close, f"the function {name_of(close)}")
                 if hook is not None:  # it registers anew in an opening to come
                     del self._services.closers[close]
             stack.push_async_callback(self._record_left)
@@ -202,7 +204,7 @@ class Lifespan:
         share, began = self._share(), clock()
         left = max(0.0, self._drains_until - began)
         try:
-            await under_shield(awaited(self._effects.close()), left + share)
+            await _named(under_shield(awaited(self._effects.close()), left + share), "the records of effects")
         finally:
             self._until = (self._until or began) + min(left, clock() - began)
 
@@ -213,16 +215,27 @@ class Lifespan:
             self._until = now + self._services.closing
         return max(0.0, self._until - now) / 2
 
-    async def _call_in_time(self, close: Callable[[], Awaitable[None]]) -> None:
-        await self._in_time(close())
+    async def _call_in_time(self, close: Callable[[], Awaitable[None]], name: str) -> None:
+        await self._in_time(close(), name)
 
-    async def _in_time(self, step: Awaitable[None]) -> None:
+    async def _in_time(self, step: Awaitable[None], name: str) -> None:
         """Run one step of closing, in this task, within its share of the time; a cancellation is raised after it.
 
         Raises:
             TimeoutError: the step took longer; it was cancelled.
         """
-        await under_shield(awaited(step), self._share())
+        await _named(under_shield(awaited(step), self._share()), name)
+
+
+async def _named(step: Awaitable[object], name: str) -> None:
+    """Run one step of closing; its error names what was closed."""
+    try:
+        await step
+    except TimeoutError as error:
+        raise TimeoutError(f"{name} did not close in time: {error}; see Options(closing=)") from error
+    except Exception as error:
+        error.add_note(f"The gate was closing {name}.")
+        raise
 
 
 _USERS: dict[int, tuple[object, int, asyncio.AbstractEventLoop]] = {}

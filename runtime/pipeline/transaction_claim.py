@@ -114,7 +114,7 @@ class TransactionClaim(Claim):
         return EffectState.COMMITTED if mine else EffectState.NO_EFFECT
 
     async def _settle(self, ledger: EffectStore, state: EffectState, receipt: bytes | None = None) -> bool:
-        effect, aliased = self.effect, self.alias is not None
+        effect, aliased = self.effect, self.alias is not None or bool(self.more)
         return await ledger.settle(
             self.tenant, effect.key, effect.token, state, at=self._now(), receipt=receipt, aliases=aliased
         )

@@ -1,13 +1,13 @@
-"""The limit of calls of one user that wait at the same time."""
+"""Rows of suspended calls that are stored together, and the limit of those of one user."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
-from callgate.errors import RetryLater
+from callgate.errors import NotPending, RetryLater, StoreConflict
 from callgate.providers.stores.base import Store, Transaction
-from callgate.providers.stores.effects import SuspensionRecord
+from callgate.providers.stores.effects import SuspensionRecord, SuspensionState
 from callgate.providers.stores.turns import KeyedTurns
 
 RETRY_AFTER = 60_000
@@ -79,6 +79,32 @@ async def put_in_turn(
 
     async with turns.of((tenant, user)):
         return await in_transaction(store, put)
+
+
+async def put_together(
+    store: Store, tenant: str, rows: Sequence[SuspensionRecord], replaced: SuspensionRecord | None
+) -> None:
+    """Store the rows of a suspended call; one transaction also writes the next version of another row, *replaced*.
+
+    Raises:
+        NotPending: another process has used up that row.
+        StoreConflict: a row exists, or another process has replaced that row.
+        StoreError: the store failed.
+    """
+    if replaced is None and len(rows) <= 1:
+        for wait in rows:
+            await store.suspensions.put(tenant, wait)
+        return
+    from callgate.providers.stores.sql.database.states import in_transaction
+
+    async def put(written: Transaction) -> None:
+        if replaced is not None and not await written.suspensions.replace(tenant, replaced):
+            used = replaced.state is SuspensionState.USED
+            raise (NotPending if used else StoreConflict)("another process replaced its record meanwhile")
+        for wait in rows:
+            await written.suspensions.put(tenant, wait)
+
+    await in_transaction(store, put)
 
 
 async def put_in_limit(waits: LimitedWaits, tenant: str, user: str, rows: Sequence[SuspensionRecord]) -> None:

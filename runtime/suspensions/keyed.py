@@ -10,20 +10,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import replace
 
 from callgate.errors import Conflict, InFlight
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.state.facts import FROZEN
 from callgate.providers.principal import ANONYMOUS, User
 from callgate.providers.signing import SigningKeys
-from callgate.providers.stores.effects import SuspensionRecord, SuspensionState, SuspensionStore
-from callgate.runtime.effects.idempotency_keys import Identifier, scope_of
+from callgate.providers.stores.effects import Alias, SuspensionRecord, SuspensionState, SuspensionStore
+from callgate.runtime.effects.idempotency_keys import Identifier, given_key, scope_of
 from callgate.runtime.suspensions.resumption import Resumed, SuspendedCall, caller_key, is_whole, signed
 from callgate.tools.values import dump, hash_of
 
 LINK = "link"
 """The kind of a record that links to the record of a suspended call. It never waits itself."""
 VERSION = 1
+MAX_KEYS = 100
+"""Maximum number of further keys under which callers may repeat one suspended call."""
 
 
 def chain_of(user: User, tool: str, key: str, namespace: str) -> str:
@@ -156,6 +159,36 @@ async def find_same(
                 same = same or (wait, known)
                 break
     return (free, None, None) if same is None else (free, *same)
+
+
+def with_key(
+    keys: SigningKeys, tenant: str, known: SuspensionRecord | None, ctx: InvokeContext
+) -> SuspensionRecord | None:
+    """Return the next version of a suspension, with the key of a caller who repeats it; None if it needs no such key.
+
+    The claim of the effect takes all of its keys: from then on, none of them is free for another order.
+
+    Raises:
+        InFlight: the call is suspended under too many keys.
+    """
+    given = caller_key(ctx) if ctx.tool.key else None
+    if known is None:
+        return None
+    bound = SuspendedCall.load(known.body)
+    if given is None or given in {bound.idempotency_key, *bound.more_keys}:
+        return None
+    if len(bound.more_keys) >= MAX_KEYS:
+        raise InFlight(f"{bound.tool}: the call is suspended under {MAX_KEYS} other keys; repeat it under one of them")
+    body = replace(bound, more_keys=(*bound.more_keys, given)).dump()
+    return signed(keys, tenant, replace(known, number=known.number + 1, body=body))
+
+
+def more_aliases(ctx: InvokeContext, namespace: str) -> list[Alias]:
+    """Return the identities by the keys of callers who repeated a resumed call under its declared key."""
+    resumed = ctx.run.resumed
+    if not isinstance(resumed, Resumed):
+        return []
+    return [Alias(given_key(ctx.user, ctx.tool_id, key, namespace), key) for key in resumed.bound.more_keys]
 
 
 async def was_edited(

@@ -67,7 +67,7 @@ class SuspendedCall:
     ``changed`` is True if a hook or an approver has changed the arguments of the caller. ``name`` is that of the question.
     ``questions`` has the prompt, the schema and the place of each, for a call that asks several at once. ``raw`` is the
     identity of a call that was first suspended before its arguments were parsed. ``repeat`` is the chain of its repeats,
-    for a call with ``joins_waiting``.
+    for a call with ``joins_waiting``. ``more_keys`` are the keys of callers who repeated the call under its declared key.
     """
 
     tool: str
@@ -100,6 +100,7 @@ class SuspendedCall:
     questions: Mapping[str, Mapping[str, Any]] | None = None
     raw: str | None = None
     repeat: str | None = None
+    more_keys: Sequence[str] = ()
 
     def given_at(self, place: str) -> list[tuple[User, float]]:
         """Return the approvals at a place."""
@@ -171,6 +172,7 @@ class SuspendedCall:
             "questions": None,
             "raw": None,
             "repeat": None,
+            "more_keys": (),
             **body,
         }  # rows of earlier versions have none
         if body["v"] != VERSION:

@@ -10,7 +10,7 @@ from functools import partial
 from callgate.errors import Denied, InFlight, NotPending, Stale, StoreConflict, UnknownTool
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.plan import Plan, plan_of
-from callgate.hooks.state.facts import Answers, Suspension
+from callgate.hooks.state.facts import Suspension
 from callgate.providers.ids import new_id
 from callgate.providers.logs import LogEvent, emit
 from callgate.providers.principal import User
@@ -35,7 +35,16 @@ from callgate.runtime.suspensions.decisions import (
     with_decision,
     with_named_answers,
 )
-from callgate.runtime.suspensions.keyed import chains_of, find_same, is_open, link, raw_identity, repeat_of, was_edited
+from callgate.runtime.suspensions.keyed import (
+    chains_of,
+    find_same,
+    is_open,
+    link,
+    raw_identity,
+    repeat_of,
+    was_edited,
+    with_key,
+)
 from callgate.runtime.suspensions.resumption import (
     Answer,
     Resumed,
@@ -89,6 +98,8 @@ class SuspensionManager:
             RetryLater: the user has as many suspended calls as one may have.
             StoreError: the store failed.
         """
+        from callgate.runtime.suspensions.crowding import put_in_limit, put_together  # few calls wait
+
         if ctx.run.outer is not None:
             raise Denied("a call within a call cannot wait", code="nested_wait", no_effect=True)
         if ctx.run.scrubber is not None:
@@ -108,11 +119,10 @@ class SuspensionManager:
             links = [link(self.keys, tenant, id, kept) for id in free if id != kept.id]
             try:
                 if known is None and resumed is None and self.max_per_user is not None:
-                    from callgate.runtime.suspensions.crowding import put_in_limit
-
                     await put_in_limit(self, tenant, ctx.user.id, [*new, *links])
                 else:
-                    await self._put(tenant, [*new, *links], resumed if new else None)
+                    before = resumed.used() if new and resumed else with_key(self.keys, tenant, known, ctx)
+                    await put_together(self.store(), tenant, [*new, *links], before)
             except StoreConflict:
                 if not chains:
                     raise
@@ -128,22 +138,6 @@ class SuspensionManager:
         tenant, chains = ctx.user.tenant or "", chains_of(ctx, self.keys.namespace)
         store, opened = self.store().suspensions, partial(self.opened, tenant)
         return await was_edited(store, self.keys, tenant, chains, opened, (asked, ran))
-
-    async def _put(self, tenant: str, rows: Sequence[SuspensionRecord], resumed: Answers | None) -> None:
-        """Store a new suspension and its links; one transaction uses up the row of a call that was suspended before."""
-        if resumed is None and len(rows) <= 1:
-            for wait in rows:
-                await self.store().suspensions.put(tenant, wait)
-            return
-        from callgate.providers.stores.sql.database.states import in_transaction
-
-        async def put(written: Transaction) -> None:
-            if resumed is not None and not await written.suspensions.replace(tenant, resumed.used()):
-                raise NotPending("another process resumed it meanwhile")
-            for wait in rows:
-                await written.suspensions.put(tenant, wait)
-
-        await in_transaction(self.store(), put)
 
     async def _same(
         self, tenant: str, bound: SuspendedCall, chains: Sequence[str], before: str | None

@@ -69,7 +69,7 @@ class MemoryEffects(MemoryPart[MemoryKey, EffectRecord | End]):
     async def bind(self, tenant: str, key: str, alias: Alias) -> None:
         known, found = self._known(tenant, alias.key), self._find((tenant, key))
         free = known is None or known.state is EffectState.NO_EFFECT
-        if free and found is not None and found.state is EffectState.COMMITTED:
+        if free and found is not None and found.state in {EffectState.COMMITTED, *OPEN_STATES}:
             self._bind(tenant, alias, found)
 
     def _known(self, tenant: str, key: str) -> EffectRecord | None:

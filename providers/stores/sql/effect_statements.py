@@ -170,7 +170,7 @@ SELECT tenant, {LISTED} FROM callgate_effects AS a WHERE {OURS} AND (a.alias_of 
 BIND = f"""
 INSERT INTO callgate_effects AS e (tenant, version, namespace, {LISTED})
 SELECT tenant, version, namespace, {", ".join(BOUND.get(name, name) for name in COLUMNS.names)}
-FROM callgate_effects WHERE tenant = :tenant AND key = :key AND {OURS} AND state = 'committed'
+FROM callgate_effects WHERE tenant = :tenant AND key = :key AND {OURS} AND state IN ('committed', 'claimed', 'running')
 ON CONFLICT (tenant, key) DO UPDATE SET {OVERWRITTEN}
 WHERE e.version = excluded.version AND e.namespace = excluded.namespace AND e.state = 'no_effect'
 """  # noqa: S608

@@ -171,7 +171,7 @@ class SqlEffects(SqlPart):
 
     async def _bind_signed(self, tenant: str, key: str, alias: Alias) -> None:
         known, found = await self._row(tenant, alias.key), await self._row(tenant, key)
-        if found is None or found.state is not EffectState.COMMITTED:
+        if found is None or found.state not in {EffectState.COMMITTED, *OPEN_STATES}:
             return
         if known is None or known.state is EffectState.NO_EFFECT:
             seen = {} if known is None or known.mac is None else {known.key: known.mac}

@@ -146,6 +146,8 @@ class SqlLedgerWriter:
     async def settle(self, tenant: str, outcome: Settlement, rows: ChainRows) -> bool:
         """See ``LedgerWriter``."""
         signer = self._effects.signer
+        if signer is not None and outcome.aliases and outcome.alias is None and self._transactions is not None:
+            return await self._transactions.settle(tenant, outcome, rows)  # it reads and signs each alias
         if signer is not None and outcome.effect is None:
             outcome = replace(outcome, effect=await self._effects.get(tenant, outcome.key))
         change = Change(self._namespace, tenant, rows, outcome=outcome, signer=signer)

@@ -10,6 +10,8 @@ import pytest
 
 from callgate import Hook, InvokeContext, Provide, Scoped, tool
 from callgate.hooks.state.host import CLOSING
+from callgate.providers.stores.memory.store import MemoryStore
+from callgate.runtime.effects.ledger import Ledger
 from callgate.runtime.lifespan.lifespan import Lifespan
 from tests.harness.steploop import StepLoop, on_virtual_time
 from tests.runtime.gate.making import double, gate_of, made
@@ -63,7 +65,7 @@ async def seconds_to_close(how: str, where: str) -> tuple[float, list[str]]:
     if where == "at_close":
         gate.at_close(EXITS[how])
     began = loop.time()
-    with pytest.raises(TimeoutError, match="took too long"):
+    with pytest.raises(TimeoutError, match=r"^'(second|third)' did not close in time: the step took too long"):
         await gate.close()
     assert not gate.is_open
     return loop.time() - began, closed
@@ -85,11 +87,37 @@ async def test_what_hangs_holds_a_closing_gate_no_longer_than_its_budget(loop: S
     )
 
 
+@pytest.mark.parametrize("where", ["the store memory", "the function hangs", "the records of effects"])
+@pytest.mark.parametrize("how", ["hangs", "fails"])
+@on_virtual_time
+async def test_the_error_of_a_closing_gate_names_the_step(
+    loop: StepLoop, where: str, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as the store, whose server does not answer."""
+
+    async def hangs(*_: object) -> None:
+        if how == "fails":
+            raise ValueError("failed")
+        await asyncio.sleep(1e9)
+
+    gate = gate_of([double], closing=4.0, durable=False)
+    await gate.open()
+    if "function" in where:
+        gate.at_close(hangs)
+    elif "store" in where:
+        monkeypatch.setattr(MemoryStore, "close", hangs)
+    else:
+        monkeypatch.setattr(Ledger, "close", hangs)
+    with pytest.raises(TimeoutError if how == "hangs" else ValueError) as raised:
+        await gate.close()
+    assert where in "\n".join([str(raised.value), *getattr(raised.value, "__notes__", [])])
+
+
 @on_virtual_time
 async def test_an_exit_without_a_limit_is_found(loop: StepLoop, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control."""
 
-    async def plainly(_self: Lifespan, step: Awaitable[None]) -> None:
+    async def plainly(_self: Lifespan, step: Awaitable[None], _: str) -> None:
         await step
 
     monkeypatch.setattr(Lifespan, "_in_time", plainly)

@@ -10,7 +10,7 @@ import pytest
 
 from callgate import Approve, Gate, Hook, InvokeContext, Outcome, Respond, ToolCall, ToolResult, User, tool
 from callgate.providers.principal import ANONYMOUS
-from callgate.runtime.suspensions import suspensions
+from callgate.runtime.suspensions import keyed, suspensions
 from tests.runtime.effects.scene_desk import AMY, ANN, BOB, LEAD, RAE, Desk, call, gate_of, handle_of
 from tests.runtime.suspensions.test_handover import EVERY_STORE, processes
 
@@ -222,3 +222,90 @@ async def test_equal_arguments_of_two_requests_are_two_suspensions_at_every_ques
             result = await gate.resume(handle, Respond("b"), approver=ANN)
             assert result.pending.handle not in handles
         assert len(await gate.waits.pending(ANN)) == 2
+
+
+# ---------------------------------------------------------------------- another key of a caller, beside the declared key
+
+
+@EVERY_STORE
+@pytest.mark.parametrize("handed_over", [False, True])
+async def test_the_key_of_a_repeat_is_an_identity_of_the_effect_from_its_claim_on(
+    kind: str, handed_over: bool, tmp_path: Path
+) -> None:
+    """Each key of the callers is used then, whether the call runs, or has ended: another order under it is a conflict."""
+    desk = Orders()
+    async with processes(kind, tmp_path, desk, tools=[desk.tool(key=("order",))]) as (gate, other, third):
+        handles = {
+            handle_of(await each.call(call(order="A1"), user=ANN, idempotency_key=key))
+            for each, key in ((gate, None), (other, "k1"), (third, "k2"), (gate, "k3"), (other, "k2"))
+        }
+        (handle,) = handles
+        assert await listed(third) == [handle]
+        if handed_over:
+            await other.resume(handle, Approve(), approver=BOB, here=False)
+            assert (await gate.call(call(order="A1"), user=ANN, idempotency_key="k4")).pending.handle == handle
+            assert (await gate.proceed(handle, user=ANN)).output == "paid 1"
+        else:
+            assert (await other.resume(handle, Approve(), approver=BOB)).output == "paid 1"
+        for each, key in ((gate, "k2"), (other, "k3"), (third, "k1")):
+            assert (await each.call(call(order="B2"), user=ANN, idempotency_key=key)).outcome is Outcome.CONFLICT
+            again = await each.call(call(order="A1"), user=ANN, idempotency_key=key)
+            assert (again.output, again.replayed) == ("paid 1", True)
+            found = (await each.outcome(key, user=ANN, tool="pay")).result
+            assert found is not None
+            assert found.output == "paid 1"
+        assert await listed(gate) == []
+        rows = await gate.store.effects.list(None)
+        assert [row.state.value for _, row in rows] == ["committed"]
+    assert desk.paid == [5]
+
+
+@EVERY_STORE
+async def test_the_key_of_a_repeat_is_taken_while_the_effect_runs(kind: str, tmp_path: Path) -> None:
+    """Another order under it asks no approver."""
+    running, go = asyncio.Event(), asyncio.Event()
+
+    @tool(effect="irreversible", key=("order",), requires_approval=LEAD)
+    async def pay(cents: int, order: str) -> str:
+        """Pay."""
+        running.set()
+        await go.wait()
+        return order
+
+    async with processes(kind, tmp_path, Orders(), tools=[pay]) as (gate, other, _):
+        await gate.call(call(order="A1"), user=ANN, idempotency_key="k1")
+        handle = handle_of(await gate.call(call(order="A1"), user=ANN, idempotency_key="k2"))
+        approved = asyncio.create_task(gate.resume(handle, Approve(), approver=BOB))
+        await running.wait()
+        assert (await other.call(call(order="B2"), user=ANN, idempotency_key="k2")).outcome is Outcome.CONFLICT
+        assert await listed(other) == []
+        go.set()
+        assert (await approved).output == "A1"
+
+
+@EVERY_STORE
+async def test_the_keys_of_repeats_are_free_again_after_a_run_without_an_effect(kind: str, tmp_path: Path) -> None:
+    """As the key of the first caller is; a key that another order has had meanwhile stays with that one."""
+    desk, failing = Orders(), Desk()
+    tools = [failing.tool(key=("cents",), requires_approval=LEAD)]
+    async with processes(kind, tmp_path, desk, tools=tools) as (gate, other, _):
+        wanted = call(how="no_effect")
+        await gate.call(wanted, user=ANN, idempotency_key="k1")
+        handle = handle_of(await other.call(wanted, user=ANN, idempotency_key="k2"))
+        assert (await gate.resume(handle, Approve(), approver=BOB)).outcome is Outcome.ERROR
+        for key, cents in (("k2", 6), ("k1", 7)):
+            next_one = handle_of(await other.call(call(cents), user=ANN, idempotency_key=key))
+            assert (await other.resume(next_one, Approve(), approver=BOB)).ok
+        assert (await gate.call(call(7), user=ANN, idempotency_key="k2")).outcome is Outcome.CONFLICT
+    assert failing.paid == [6, 7]
+
+
+async def test_too_many_keys_of_repeats_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A caller that makes a new key for each look learns it; the keys that are known still find the call."""
+    monkeypatch.setattr(keyed, "MAX_KEYS", 2)
+    desk = Orders()
+    async with gate_of([desk.tool(key=("order",))]) as gate:
+        given = [await gate.call(call(order="A1"), user=ANN, idempotency_key=f"k{n}") for n in (0, 1, 2, 3, 1)]
+        handles = {handle_of(one) for one in (*given[:3], given[4])}
+        assert len(handles) == 1
+        assert given[3].outcome is Outcome.IN_FLIGHT
