@@ -1,15 +1,21 @@
-"""Refusal of other event loops than that of asyncio, and of threads that gevent or eventlet have replaced."""
+"""Refusal of event loops other than that of asyncio and of a store, and of threads that gevent or eventlet have replaced."""
 
 from __future__ import annotations
 
+import asyncio
 import sys
 
-from callgate.errors import RegistrationError
+from callgate.errors import RegistrationError, StoreError
 
 _TRIO = (
     "Callgate runs on the event loop of asyncio, and this is trio: deadlines, stores and database drivers need asyncio. "
     "Run it in asyncio.run(...); or open gate.sync() at start, and call it in a thread: "
     "await trio.to_thread.run_sync(functools.partial(gate.sync().call, tool, arguments))"
+)
+
+_OTHER_LOOP = (
+    "the store was opened in another event loop or before a fork, and its connections belong to that loop: use it there, "
+    "or open another store of the same address here"
 )
 
 
@@ -38,6 +44,24 @@ def refuse_trio() -> None:
 def loop_error(error: RuntimeError) -> RuntimeError:
     """Return the error that says why there is no event loop of asyncio: in trio another one, else the same."""
     return RuntimeError(_TRIO) if is_trio() else error
+
+
+def refuse_other_loop(home: asyncio.AbstractEventLoop | None) -> None:
+    """Refuse the running event loop where a store belongs to another one. A thread without a loop is not refused.
+
+    A request to a connection of another loop would wait for ever. A *home* that was closed does not count.
+
+    Raises:
+        StoreError: *home* is open, and is not the running loop.
+    """
+    if home is None or home.is_closed():
+        return
+    try:
+        here = asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    if here is not home:
+        raise StoreError(_OTHER_LOOP)
 
 
 def refuse_green_threads() -> None:

@@ -12,7 +12,7 @@ import pytest
 import redis as plain_redis
 from sqlalchemy import make_url
 
-from callgate import Gate, Hook, ProviderRegistry, ToolCall, ToolRecord, ToolRegistry, converse, invoke_tool, tool
+from callgate import Gate, Hook, ProviderRegistry, ToolCall, ToolRecord, ToolRegistry, User, converse, invoke_tool, tool
 from callgate.errors import CallgateError, RegistrationError
 from callgate.hooks import by_stage
 from callgate.jobs import CeleryJobs, EmbeddedJobs, ProcrastinateJobs
@@ -277,6 +277,18 @@ def ended_twice() -> None:
         block.__exit__(None, None, None)
 
 
+async def resumed(here: Any) -> None:
+    async with Gate([add]) as gate:
+        await gate.resume("a handle", "approve", approver=User("lea"), here=here)
+
+
+async def at_once(number: Any) -> None:
+    async with Gate([add]) as gate:
+        await gate.call_many([ToolCall(name="add", arguments={})], at_once=number)
+
+
+TEXT: Any = "false"
+"""The value of a variable of the environment: true, as any text."""
 USELESS: dict[str, tuple[Callable[[], object], str]] = {
     "a page for all calls": (lambda: serve(Gate([add]), approvals_url="https://desk.example"), "has no {handle}"),
     "a text as a script": (lambda: LOOSE_KINDS["model"]("hello"), r"write ScriptedModel\(\[Say\('Hello\.'\)\]\)"),
@@ -284,6 +296,11 @@ USELESS: dict[str, tuple[Callable[[], object], str]] = {
     "a text as stages": (lambda: RecordingHook("will_audit"), r"write RecordingHook\(\['will_audit'\]\)"),
     "no time": (lambda: FakeClock().advance(float("nan")), "give a finite number"),
     "an endless time": (lambda: FakeClock().advance(float("inf")), "give a finite number"),
+    "a text as the permission to run unguarded": (lambda: GATE([add], allow_unguarded="false"), "is of type str"),
+    "a text as the permission to replace a tool": (lambda: Gate([add]).add(add, replace=TEXT), "Duplicate tool names"),
+    "a text as the permission to exchange": (lambda: Gate([add]).exchange([add], replace=TEXT), "Duplicate tool names"),
+    "a text as the place of a resumption": (lambda: asyncio.run(resumed(TEXT)), "here is of type str"),
+    "no number of calls at once": (lambda: asyncio.run(at_once(float("nan"))), "at_once must be at least 1"),
     "an end without a block": (ended_twice, "has ended already"),
     "a text as enabled tools": (lambda: ToolRegistry().definitions("add"), "not a text"),
     "a mapping of enabled tools": (lambda: ToolRegistry().definitions({"add": False}), "not a mapping"),

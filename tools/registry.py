@@ -122,7 +122,7 @@ class ToolRegistry(metaclass=Explained):
         names = [record.id for _, record in given]
         gone = [self.get(name).id for name in remove]
         _refuse_duplicates(name for name in dict.fromkeys(names) if names.count(name) > 1)
-        if not replace:
+        if replace is not True:  # a text such as "false" replaces nothing
             _refuse_duplicates(name for name in names if name in self._records and name not in gone)
         self._change({**dict.fromkeys(gone), **{record.id: record for _, record in given}}, given)
         return tuple(record for _, record in given)
@@ -212,7 +212,7 @@ class ToolRegistry(metaclass=Explained):
         return f"ToolRegistry({', '.join(self._records)})"
 
     def _add(self, tool: object, record: ToolRecord, replace: bool) -> ToolRecord:
-        if not replace:
+        if replace is not True:
             _refuse_duplicates([record.id] if record.id in self._records else [])
         self._put(tool, record)
         return record

@@ -124,6 +124,7 @@ class Gate(Invoker, metaclass=Explained):
             options.namespace,
         )
         services = _services_of(providers, time, records, options, development=mode == "development")
+        records.refuse_foreign = services.under_way.refuse_foreign
         plans: Plans = Plans(services, ToolRegistry(), limits=(deadline, options.idle))
         queue = make_queue(services.under_way, records, jobs if isinstance(jobs, Jobs) else Jobs(engine=jobs))
         lifespan = Lifespan(services, providers, options.drain, records.ledger)
@@ -232,7 +233,7 @@ class Gate(Invoker, metaclass=Explained):
 
     def maintain(self) -> Coroutine[object, None, None]:
         """Run every background task once, now: end sessions, renew leases, settle effects, expire suspended calls."""
-        return self._lifespan.background.run_all()
+        return self._lifespan.maintain()
 
     def sync(self) -> SyncGate:
         """Return this gate for synchronous hosts: ``with gate.sync() as g``, or ``open()`` and ``close()``."""

@@ -23,7 +23,7 @@ from callgate.runtime.pipeline.options import CallOptions, apply_options
 from callgate.runtime.pipeline.plans import Plans
 from callgate.runtime.pipeline.results import failing, run_to_result, typed
 from callgate.runtime.pipeline.run import run
-from callgate.runtime.pipeline.services import Services, close_all
+from callgate.runtime.pipeline.services import Services
 from callgate.runtime.pipeline.streams import Event, Events, run_streamed
 from callgate.runtime.suspensions.decisions import Decision
 from callgate.runtime.suspensions.record_keeping import CallRecords, resume
@@ -64,7 +64,7 @@ class Invoker(Catalogue):
 
     async def end_session(self, session_id: str) -> None:
         """End a session: close its instances, now or when its last call has ended."""
-        await close_all(self.providers.sessions.end(session_id))
+        await self._lifespan.end_session(session_id)
 
     @overload
     def invoke(
@@ -350,7 +350,7 @@ class Invoker(Catalogue):
             Conflict: the job of this key has other arguments.
             DefinitionError: the arguments are not JSON.
             RegistrationError: the store is durable, and there are no signing keys for the workers.
-            GateClosed: the gate is not open.
+            GateClosed: the gate is not open, or not in this event loop and process.
             TypeError: *tool* or *user* is of the wrong type; the message has the line to write.
             ValueError: a repairer wrote the arguments of the call.
         """
@@ -379,13 +379,11 @@ class Invoker(Catalogue):
         made = [self._to_submit(one, None, user) for one in calls]
         if "key" in options or (keys is not None and (isinstance(keys, str) or len(keys) != len(made))):
             raise TypeError("submit_many takes keys=[...], one key for each call, in place of key=")
-        if not made:
-            return []
         each: Sequence[str | None] = keys or [None] * len(made)
         return await self._jobs.submit_many(list(zip(made, each, strict=True)), user, **options)
 
     def _to_submit(self, tool: Callee, arguments: object, user: User) -> ToolCall:
-        call = call_to_submit(self._records, tool, arguments, user, is_open=self.is_open)
+        call = call_to_submit(self._records, self._services.under_way, tool, arguments, user)
         self._attempts.begun(tool)
         return call
 

@@ -102,15 +102,15 @@ def explain_arguments_of_gate(init: Callable[P, None]) -> Callable[P, None]:
                 hint = f"; write Gate({_KEYWORDS[name]})" if name in _KEYWORDS else did_you_mean(name, known)
                 raise TypeError(f"Gate() has no parameter {name!r}{hint}")
         check(*args, **kwargs)
-        for name, line in _LINES.items():
-            if name not in kwargs:
+        for name, value in kwargs.items():
+            if name not in _LINES:
                 continue
-            value = kwargs[name]
-            if isinstance(value, str | type) or (name == "signing_keys" and isinstance(value, list | tuple)):
-                continue  # answered where they are read
+            later = (str, type, list, tuple) if name == "signing_keys" else (str, type)  # answered where they are read
+            if name != "allow_unguarded" and isinstance(value, later):  # the text "false" is no permission
+                continue
             kind = annotations_of(init)[name]  # None for a key would be a secret that is not set, and sign nothing
             if (fault := fault_of_kind(value, kind if name == "signing_keys" else kind | None)) is not None:
-                raise TypeError(f"Gate: {name} {fault}; write {line}")
+                raise TypeError(f"Gate: {name} {fault}; write {_LINES[name]}")
         init(*args, **kwargs)
 
     return checked

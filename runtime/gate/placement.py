@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, TypeAlias
 
 from callgate.errors import Conflict, DeadlineExceeded, InvocationError, NotRecorded, OutcomeUnknown, StoreError
 from callgate.providers.principal import User
+from callgate.runtime.jobs.assembly import cancel_whole, submit_or_cancel
 from callgate.runtime.jobs.jobs import JobHandle
-from callgate.runtime.jobs.records import is_unsettled
+from callgate.runtime.jobs.records import never_began
 from callgate.runtime.pipeline.failure import error_info
-from callgate.runtime.pipeline.shield import RELEASE_LIMIT, Shielded
 from callgate.tools.arguments.hydration import HydrationResult
 from callgate.tools.calls import Outcome, ToolCall, ToolResult
 from callgate.tools.definition import Effect
@@ -60,18 +59,17 @@ async def _in_a_worker(
     deadline = options.get("deadline")
     known = {name: options.get(name) for name in ("session_id", "request_id", "task", "deadline", "idle")}
     try:
-        job: JobHandle = await gate.submit(given, user=user, key=options.get("idempotency_key"), **known)
+        submission = gate.submit(given, user=user, key=options.get("idempotency_key"), **known)
+        job: JobHandle = await submit_or_cancel(submission)
         try:
             async with asyncio.timeout(None if deadline is None else deadline + SLACK):
                 return await job.settled()
         except TimeoutError:  # no worker took it, or the worker is late
             await job.cancel()
-            status = await job.status()
-            never_ran = status.attempts == 0 and not is_unsettled(status.reason)
+            never_ran = never_began(await job.status())
             return _failed(call, DeadlineExceeded if reads or never_ran else OutcomeUnknown)
         except asyncio.CancelledError:
-            with suppress(StoreError, TimeoutError):  # if the store fails, the job runs
-                await Shielded(job.cancel(), limit=RELEASE_LIMIT).run()
+            await cancel_whole(job)
             raise
     except Conflict:
         return _failed(call, Conflict)

@@ -1,15 +1,19 @@
-"""The job queue of a gate: its engine, its background tasks, and the calls that become jobs."""
+"""The job queue of a gate: its engine, its background tasks, the calls that become jobs, and callers that wait for them."""
 
 from __future__ import annotations
 
-from callgate.errors import GateClosed, RegistrationError
+from collections.abc import Coroutine
+from contextlib import suppress
+
+from callgate.errors import GateClosed, RegistrationError, StoreError
 from callgate.providers.principal import User
 from callgate.runtime.jobs.calls import JobCalls
-from callgate.runtime.jobs.jobs import JobQueue
+from callgate.runtime.jobs.jobs import JobHandle, JobQueue
 from callgate.runtime.jobs.resuming import SuspendedJobs
 from callgate.runtime.lifespan.background import PRUNE_EVERY, BackgroundTask
 from callgate.runtime.options.jobs import Jobs
 from callgate.runtime.pipeline.calls import Callee, as_call, refuse_user
+from callgate.runtime.pipeline.shield import RELEASE_LIMIT, Shielded
 from callgate.runtime.pipeline.under_way import UnderWay
 from callgate.runtime.suspensions.record_keeping import CallRecords, current_user
 from callgate.tools.arguments.hydration import HydrationResult
@@ -33,7 +37,7 @@ def make_queue(under_way: UnderWay, records: CallRecords, options: Jobs) -> JobQ
         engine = job_engine(engine)
     calls = JobCalls(under_way, records.plans, refresh)
     jobs = JobQueue(
-        lambda: records.store, records.keys, records.ledger.now, calls, options, engine, SuspendedJobs(records)
+        records.reach_store, records.keys, records.ledger.now, calls, options, engine, SuspendedJobs(records)
     )
     records.waits.deliver = jobs.deliver
     records.tasks += [
@@ -49,11 +53,12 @@ def make_queue(under_way: UnderWay, records: CallRecords, options: Jobs) -> JobQ
     return jobs
 
 
-def call_to_submit(records: CallRecords, tool: Callee, arguments: object, user: User, *, is_open: bool) -> ToolCall:
+def call_to_submit(records: CallRecords, under_way: UnderWay, tool: Callee, arguments: object, user: User) -> ToolCall:
     """Return the call of a job; see ``Gate.submit`` for its errors."""
     refuse_user(user)
     call = as_call(records.plans.registry, tool, arguments)
-    if not is_open:
+    under_way.refuse_foreign()
+    if under_way.loop is None:
         raise GateClosed("the gate is not open; use it inside `async with gate:`")
     if records.store.durable and not records.keys.lasting:
         raise RegistrationError("submit: workers verify the signature of a job; give Gate(signing_keys=[...]) a secret")
@@ -62,3 +67,30 @@ def call_to_submit(records: CallRecords, tool: Callee, arguments: object, user: 
     if call.success and not call.trusted:
         raise ValueError("a repaired call cannot be a job, which keeps no record of the repair; use gate.call")
     return call.call
+
+
+async def submit_or_cancel(submission: Coroutine[object, None, JobHandle]) -> JobHandle:
+    """Await a submission and return its job.
+
+    The caller may be cancelled while the store writes the job: without its handle, the job would run all the same.
+
+    Raises:
+        CancelledError: the caller was cancelled; the job is cancelled, unless the store failed.
+    """
+    step = Shielded(submission, grace=RELEASE_LIMIT)
+    try:
+        job = await step.run()
+    except Exception:
+        if step.deferred is not None:
+            raise step.deferred from None
+        raise
+    if step.deferred is not None:
+        await cancel_whole(job)
+        raise step.deferred
+    return job
+
+
+async def cancel_whole(job: JobHandle) -> None:
+    """Cancel a job for a caller that was cancelled itself; if the store fails, the job runs."""
+    with suppress(StoreError, TimeoutError):
+        await Shielded(job.cancel(), limit=RELEASE_LIMIT).run()

@@ -245,7 +245,8 @@ class JobQueue:
     ) -> list[JobHandle]:
         """See ``Gate.submit_many``; each call has its key, or None."""
         made = [self.prepare(call, user, key=key, **options) for call, key in calls]
-        await self.writer.add_checked(made, within)
+        if made:
+            await self.writer.add_checked(made, within)
         return [self.handle(job.id, user) for job, _ in made]
 
     @property

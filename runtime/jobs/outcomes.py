@@ -23,7 +23,7 @@ async def outcome_of_call(records: CallRecords, jobs: JobQueue, id: str, user: U
     """See ``Gate.outcome``."""
     tenant = user.tenant or ""
     sought = id if tool is None else job_id_of(user, tool, id, jobs.keys.namespace)
-    job = await find_job(records.store.jobs, records.keys, tenant, sought, user.id)
+    job = await find_job(records.reach_store().jobs, records.keys, tenant, sought, user.id)
     if job is not None:
         return await _of_job(records, jobs, user, job)
     return await (_of_handle(records, jobs, id, user) if tool is None else _of_key(records, jobs, id, user, tool))
@@ -55,7 +55,7 @@ async def _of_handle(records: CallRecords, jobs: JobQueue, handle: str, user: Us
     if bound.job is None:
         job = None
     else:
-        job = await find_job(records.store.jobs, records.keys, user.tenant or "", bound.job, user.id)
+        job = await find_job(records.reach_store().jobs, records.keys, user.tenant or "", bound.job, user.id)
     if job is not None:
         return await _of_job(records, jobs, user, job)
     if is_open(wait, records.waits.now()):
@@ -85,7 +85,7 @@ async def _of_key(records: CallRecords, jobs: JobQueue, key: str, user: User, to
         return _ended(recorded_result(effect, "" if effect.call_id is None else effect.call_id, tool))
     last = None
     chain = chain_of(user, tool, key, jobs.keys.namespace)
-    async for _, wait in suspensions_in(records.store.suspensions, records.keys, tenant, chain):
+    async for _, wait in suspensions_in(records.reach_store().suspensions, records.keys, tenant, chain):
         if wait is not None and is_whole(records.keys, tenant, wait):  # the id of a forged row gets no handle
             last = wait.id
     if last is not None:

@@ -328,6 +328,11 @@ class JobStatus:
     pending: Suspension | None = None
 
 
+def never_began(status: JobStatus) -> bool:
+    """Return whether no worker began the call of a job."""
+    return status.attempts == 0 and not is_unsettled(status.reason)
+
+
 def status_of_job(job: Job, pending: Suspension | None = None) -> JobStatus:
     """Return the state of a job; *pending* is the suspension that it waits for."""
     progress = progress_from_json(job.tool, job.progress)

@@ -15,7 +15,7 @@ from callgate.providers.stores.base import Store
 from callgate.runtime.lifespan.background import BackgroundTask, BackgroundTasks
 from callgate.runtime.lifespan.factories import Factories
 from callgate.runtime.pipeline import scopes
-from callgate.runtime.pipeline.services import Services
+from callgate.runtime.pipeline.services import Services, close_all
 from callgate.runtime.pipeline.shield import awaited, under_shield
 
 
@@ -123,6 +123,16 @@ class Lifespan:
             TimeoutError: a global instance, the store or a function of ``at_close`` did not close in time.
         """
         return await scopes.once(self._close(jobs, on_closed), closing=True)
+
+    async def maintain(self) -> None:
+        """See ``Gate.maintain``."""
+        self._under_way.refuse_foreign()
+        await self.background.run_all()
+
+    async def end_session(self, session_id: str) -> None:
+        """See ``Gate.end_session``."""
+        self._under_way.refuse_foreign()
+        await close_all(self._sessions.end(session_id))
 
     async def _close(self, jobs: Openable, on_closed: Callable[[], None]) -> int:
         self._under_way.refuse_foreign()

@@ -26,7 +26,7 @@ async def call_many(
         ValueError: *at_once* is not positive.
         CancelledError: the caller cancelled the batch; every call in flight is cancelled and has ended.
     """
-    if at_once < 1:
+    if not at_once >= 1:
         raise ValueError("at_once must be at least 1")
     return await scopes.once(_call_many(gate, calls, user, at_once, options, trace=trace))
 

@@ -22,6 +22,7 @@ from callgate.errors import (
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.plan import Plan, plan_of
 from callgate.providers.clock import GateClock
+from callgate.providers.kinds import fault_of_kind
 from callgate.providers.principal import User
 from callgate.providers.signing import SigningKeys
 from callgate.providers.stores.address import signed_by
@@ -75,8 +76,9 @@ class CallRecords:
         self._plans = plans
         self.keys = keys
         self.ledger = Ledger(store, clock.now, options, self._ask, namespace)
+        self.refuse_foreign: Callable[[], None] = lambda: None
         self.waits = SuspensionManager(
-            lambda: self.ledger.store,
+            self.reach_store,
             keys,
             self.ledger.now,
             self.plan_of,
@@ -116,6 +118,15 @@ class CallRecords:
     @property
     def store(self) -> Store:
         """The store of the records: the gate's, or a store in memory where that one keeps no effects."""
+        return self.ledger.store
+
+    def reach_store(self) -> Store:
+        """Return the store of the records for one use.
+
+        Raises:
+            GateClosed: the gate is open in another event loop, or was opened before a fork.
+        """
+        self.refuse_foreign()
         return self.ledger.store
 
     def with_plans(self, plans: Callable[[], Plans]) -> CallRecords:
@@ -177,6 +188,8 @@ async def resume(
             "await gate.resume(result.pending.handle, Approve(), approver=user)"
         )
     check_run(gate, "resume", options)
+    if (fault := fault_of_kind(here, bool)) is not None:
+        raise TypeError(f"resume: here {fault}")
     if not here and (options or trace):
         raise TypeError("resume(here=False) runs nothing: give the options of the run to gate.proceed")
     lost: SuspensionRecord | None = None

@@ -41,6 +41,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -62,6 +63,10 @@ class CallgateError(Exception):
         self.public = public if isinstance(public, str) else self.default_public  # developers read what else it is
         if code is not None:
             self.code = code
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return the parts for pickle and copy. They call no constructor: its arguments are not ``args``."""
+        return copyreg.__newobj__, (type(self),), {**vars(self), "args": self.args}  # type: ignore[attr-defined]
 
 
 class RegistrationError(CallgateError):
@@ -165,9 +170,7 @@ class ModelError(CallgateError):
         code: str | None = None,
     ) -> None:
         super().__init__(message, public=public, code=code)
-        self.status = status
-        self.retry_after = retry_after
-        self.provider = provider
+        self.status, self.retry_after, self.provider = status, retry_after, provider
 
 
 class StreamCut(ModelError):
@@ -236,8 +239,7 @@ class RetryLater(InvocationError):
         if not (isinstance(retry_after, int | float) and 0 <= retry_after <= 10**12):
             raise ValueError(f"retry_after is in milliseconds, from 0 to 10**12, not {retry_after!r:.80}")
         super().__init__(reason, public=public, code=code)
-        self.retry_after = math.ceil(retry_after)
-        self.no_effect = no_effect is True
+        self.retry_after, self.no_effect = math.ceil(retry_after), no_effect is True
 
 
 class Invalid(InvocationError):
@@ -260,8 +262,7 @@ class Invalid(InvocationError):
         no_effect: bool = False,
     ) -> None:
         super().__init__(message, public=public, code=code)
-        self.stage = stage
-        self.issues = tuple(issues)
+        self.stage, self.issues = stage, tuple(issues)
         self.no_effect = no_effect is True
 
     @property

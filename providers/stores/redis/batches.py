@@ -16,6 +16,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from callgate.errors import StoreError
+from callgate.providers.concurrency import refuse_other_loop
 from callgate.providers.stores.group_commit import CLOSE_LIMIT
 from callgate.providers.stores.server_answers import SILENCE
 
@@ -103,6 +104,7 @@ class RedisBatches:
         """
         loop = asyncio.get_running_loop()
         if self._loop is not loop:  # the event loop of earlier tasks has ended
+            refuse_other_loop(self._loop)
             self._loop, self._waiting, self._tasks = loop, deque(), set()
         if self._alone and not self._waiting:
             return await self._send_alone(command, text, loop)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -9,7 +10,7 @@ from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
 from callgate.errors import StoreError
-from callgate.providers.concurrency import refuse_trio
+from callgate.providers.concurrency import refuse_other_loop, refuse_trio
 from callgate.providers.stores.redis.batches import ANSWER_LIMIT, RedisBatches, redis_errors
 from callgate.providers.stores.redis.scripts import RedisScript
 from callgate.providers.stores.server_answers import ServerAnswers
@@ -35,12 +36,15 @@ class RedisConnection:
         self._pool_size = pool_size
         self._given = client
         self._client: Any = client
+        self._home: asyncio.AbstractEventLoop | None = None
         self._answers = ServerAnswers("redis")
         self.shared = RedisBatches(self._opened, pool_size) if client is None else None
 
     async def open(self) -> None:
         """Connect, and check that the server responds."""
         refuse_trio()
+        refuse_other_loop(self._home)
+        self._home = asyncio.get_running_loop()
         if self._client is not None and self._given is None:
             return
         if self._given is None:
@@ -96,6 +100,7 @@ class RedisConnection:
 
     async def close(self) -> None:
         """Disconnect. The connection can be opened again."""
+        self._home = None
         if self._given is None and self._client is not None:
             if self.shared is not None:
                 await self.shared.close()
@@ -151,6 +156,7 @@ class RedisConnection:
             raise StoreError(
                 "the store is not open; use it in `async with Gate(store=...)`, or call `await store.open()`"
             )
+        refuse_other_loop(self._home)
         return self._client
 
 

@@ -128,6 +128,31 @@ async def test_whoever_is_cancelled_while_it_waits_for_a_worker_cancels_the_job(
         assert [job.state for _, job in await g.store.jobs.list(None)] == [JobState.CANCELLED]
 
 
+@pytest.mark.parametrize("step", range(12))
+async def test_a_caller_that_is_cancelled_while_its_job_is_stored_leaves_no_job_behind(
+    step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing runs after a cancellation. The caller is cancelled at each step of the loop, before and after the commit."""
+    kept = {"store": f"sqlite:///{tmp_path}/jobs.db", "signing_keys": ["a key of the tests, long enough"]}
+    async with gate(jobs=EmbeddedJobs(0), **kept) as g:
+        begun, add = asyncio.Event(), g.jobs.writer.add
+
+        async def added(*given: Any, **more: Any) -> Any:
+            begun.set()
+            return await add(*given, **more)
+
+        monkeypatch.setattr(g.jobs.writer, "add", added)
+        asked = asyncio.ensure_future(g.call_many(calls("heavy"), user=ANN))
+        await begun.wait()
+        for _ in range(step):
+            await asyncio.sleep(0)
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        await g.jobs.writer.close()  # what was on its way is stored now
+        assert {job.state for _, job in await g.store.jobs.list(None)} <= {JobState.CANCELLED}
+
+
 async def test_a_deadline_ends_the_waiting_for_a_worker_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
     """Design 5: one deadline, waiting included."""
     monkeypatch.setattr("callgate.runtime.gate.placement.SLACK", 0.0)

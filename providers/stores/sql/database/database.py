@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from callgate.errors import StoreError
-from callgate.providers.concurrency import refuse_trio
+from callgate.providers.concurrency import refuse_other_loop, refuse_trio
 from callgate.providers.stores.server_answers import LOCK_WAIT, ServerAnswers
 from callgate.providers.stores.sql.database.clock import FileClock, ServerClock
 from callgate.providers.stores.sql.database.connections import (
@@ -53,6 +53,7 @@ _MIGRATING = 0x63616C6C67617465
 """The advisory lock of PostgreSQL for migrations."""
 
 _EXTRA = 'this store needs packages that are not installed: pip install "callgate[sql]"'
+_NOT_OPEN = "the store is not open; use it in `async with Gate(store=...)`, or call `await store.open()`"
 _CLOCK_SKEW = 60.0  # seconds; the clock of another process may be behind
 
 T = TypeVar("T")
@@ -76,6 +77,7 @@ class Database:
         self.now: Callable[[], float] = self._clock or now or time.time
         self.pool_size = 1 if self.in_memory else pool_size
         self._engines: Engines | None = None
+        self._home: asyncio.AbstractEventLoop | None = None
         self._keeper: Any = None
         self.turn = Turns()
         """The turn of the tasks of this process that write to SQLite."""
@@ -94,6 +96,7 @@ class Database:
         """Connect, and migrate the schema if it is not up to date, or refuse it; with *upgrade* migrate it always."""
         refuse_trio()
         if self._engines is not None:
+            refuse_other_loop(self._home)
             return
         if self._has_no_file() and not (self.migrates or upgrade):
             raise self._outdated(None)
@@ -110,7 +113,7 @@ class Database:
     def _connect(self) -> None:
         url = located(self.url, self._file)
         prepare(url, self._file)
-        self.turn = Turns()  # belongs to this event loop
+        self._home, self.turn = asyncio.get_running_loop(), Turns()  # both belong to this event loop
         self._answers = ServerAnswers("postgresql")  # silence of earlier is no reason not to ask
         if self.in_memory:
             import sqlite3
@@ -289,16 +292,18 @@ class Database:
                 self._holders.discard(task)
 
     @property
-    def admission(self) -> Callable[[], None] | None:
-        """The check of a task that wants to write. None for PostgreSQL: a task with a transaction gets another connection."""
-        return self.refuse_nesting if self.lite else None
+    def admission(self) -> Callable[[], None]:
+        """The check of a task that wants to write. With PostgreSQL a task with a transaction gets another connection."""
+        return self.refuse_nesting if self.lite else lambda: refuse_other_loop(self._home)
 
     def refuse_nesting(self) -> None:
-        """Refuse what would wait for the open transaction of the same task.
+        """Refuse what would wait for the open transaction of the same task, or for another event loop.
 
         Raises:
-            StoreError: the current task has an open transaction.
+            StoreError: the current task has an open transaction, or is in another event loop.
         """
+        if self._home is not asyncio.get_running_loop():
+            refuse_other_loop(self._home)
         if self._holders and asyncio.current_task() in self._holders:
             raise StoreError("this task has an open transaction on the store; use the parts of the transaction instead")
 
@@ -318,12 +323,11 @@ class Database:
         """The connections.
 
         Raises:
-            StoreError: the store is not open.
+            StoreError: the store is not open, or not in this event loop.
         """
         if self._engines is None:
-            raise StoreError(
-                "the store is not open; use it in `async with Gate(store=...)`, or call `await store.open()`"
-            )
+            raise StoreError(_NOT_OPEN)
+        refuse_other_loop(self._home)
         return self._engines
 
     async def _migrate(self, upgrade: bool) -> None:
