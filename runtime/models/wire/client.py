@@ -36,7 +36,7 @@ _NOT_AN_API = frozenset({"text/html", "application/xhtml+xml", "application/xml"
 
 
 class Client(BaseClient):
-    """A client of one model. Tasks can share it: make one per service; ``async with`` or ``aclose()`` closes it.
+    """A client of one model. Tasks and event loops can share it: make one per service; ``async with`` or ``aclose()`` closes it.
 
     Args:
         base_url: the API's address with its version; a query string is kept. Default: the provider's own address.

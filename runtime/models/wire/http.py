@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
@@ -188,15 +189,34 @@ class Sender:
 
     def __init__(self, provider: str, http: Any, limits: Timeouts, retries: Retries) -> None:
         self._library = _library_of(http)
-        self._own = http is None
-        self._client: httpx.AsyncClient = http or httpx.AsyncClient(limits=_POOL)  # with the environment's proxies
+        self._given: httpx.AsyncClient | None = http
+        self._unused = None if http is not None else _new_client()  # made at once: it may be refused
+        self._own: dict[asyncio.AbstractEventLoop, httpx.AsyncClient] = {}
+        self._is_closed, self._changing = False, threading.Lock()
         self._provider, self._limits, self._retries = provider, limits, retries
         self._timeout = self._library.Timeout(limits.read, connect=limits.connect, pool=None)
 
     async def close(self) -> None:
         """Close the HTTP client, unless the caller gave it."""
-        if self._own:
-            await self._client.aclose()
+        if self._given is not None:
+            return
+        self._is_closed, unused = True, self._unused
+        own = self._own.pop(asyncio.get_running_loop(), unused)
+        self._own.clear()  # those of other loops can only be dropped
+        if own is not None:
+            await own.aclose()
+
+    def client(self) -> httpx.AsyncClient:
+        """Return the HTTP client for the running event loop: a connection belongs to the loop that opened it."""
+        if self._given is not None:
+            return self._given
+        loop = asyncio.get_running_loop()
+        client = self._own.get(loop)
+        if client is None:
+            with self._changing:  # threads have loops of their own
+                client, self._unused = self._unused or _new_client(), None
+                self._own = {home: one for home, one in self._own.items() if not home.is_closed()} | {loop: client}
+        return client
 
     @asynccontextmanager
     async def response(self, sent: HttpRequest) -> AsyncGenerator[ProviderResponse, None]:
@@ -240,14 +260,14 @@ class Sender:
 
     async def _attempt(self, sent: HttpRequest, deadline: float | None) -> ProviderResponse | Failure:
         """Make one attempt. A failure is returned, not raised, so that no error of httpx is chained to it."""
-        if self._client.is_closed:
+        if self._is_closed or (client := self.client()).is_closed:
             return Failure("the client is closed")
         try:
             async with asyncio.timeout_at(deadline):
-                request = self._client.build_request(
+                request = client.build_request(
                     "POST", sent.url, content=sent.body, headers=sent.headers, timeout=self._timeout
                 )
-                response = await self._client.send(request, stream=True, follow_redirects=False)
+                response = await client.send(request, stream=True, follow_redirects=False)
         except (TimeoutError, OSError, self._library.HTTPError, self._library.InvalidURL) as error:
             return _no_response(error, self._library, sent.scrubber)
         success = response.is_success
@@ -274,6 +294,10 @@ class Sender:
         retry_after = retry_after_seconds(response.headers, now, status=status, in_body=delay)
         reason = f"it answered {status}{message and f': {message}'}"
         return Failure(reason, status, is_retryable(status, response.headers), retry_after)
+
+
+def _new_client() -> httpx.AsyncClient:
+    return httpx.AsyncClient(limits=_POOL)  # with the environment's proxies
 
 
 def _library_of(http: object) -> ModuleType:

@@ -530,9 +530,10 @@ async def test_a_client_closes_its_own_http_client_and_leaves_a_given_one_open()
     assert not http.is_closed
     await http.aclose()
     assert "closed" in str(await failure(client.reply("go")))
-    async with CHAT.make() as own:
-        pass
-    assert own._sender._client.is_closed
+    async with CHAT.make() as own, CHAT.make() as unused:
+        http = own._sender.client()
+    assert http.is_closed
+    assert "closed" in str(await failure(unused.reply("go")))
     assert "closed" in str(await failure(own.reply("go")))
 
 

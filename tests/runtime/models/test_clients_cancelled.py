@@ -64,7 +64,7 @@ class Careless(Client):
 
     async def stream(self, *args: Any, **options: Any) -> AsyncGenerator[ReplyEvent, None]:
         sent = await self._build_request("go", None, None, None, streamed=True)
-        http = self._sender._client
+        http = self._sender.client()
         request = http.build_request("POST", sent.url, content=sent.body)
         response = await http.send(request, stream=True)
         async for part in response.aiter_raw():
