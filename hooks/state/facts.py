@@ -178,6 +178,11 @@ class Decided(Protocol):
         """The place, the approver and the seconds waited of each approval."""
         ...
 
+    @property
+    def more_keys(self) -> Sequence[str]:
+        """The keys of callers who repeated the call under its declared key."""
+        ...
+
 
 class Answers(Protocol):
     """The answers given to this run of a suspended call, and the record that its effect uses up."""

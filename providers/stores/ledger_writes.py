@@ -73,8 +73,9 @@ class Settlement:
     """The outcome of an effect. ``recorded`` are the states that count as this outcome, if the ledger has one already.
 
     ``aliases``: the effect was claimed with aliases, which get the outcome, too. ``effect`` and ``alias`` are what the
-    process has claimed, without ``alias`` if there are several: a store with signing keys signs them with the outcome. ``late`` is called when the caller is
-    cancelled and the store goes on writing, with the tenant, this outcome and the future of the result of ``settle``.
+    process has claimed, without ``alias`` if there are several: a store with signing keys signs them with the outcome.
+    ``late`` is called when the caller is cancelled and the store goes on writing, with the tenant, this outcome and the
+    future of the result of ``settle``.
     """
 
     key: str

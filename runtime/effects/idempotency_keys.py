@@ -99,6 +99,12 @@ def alias_of(ctx: InvokeContext, record: ToolRecord, namespace: str) -> Alias | 
     return Alias(given_key(ctx.user, record.id, given, namespace), given)
 
 
+def more_aliases(ctx: InvokeContext, namespace: str) -> list[Alias]:
+    """Return the identities by the keys of callers who repeated a suspended call under its declared key."""
+    keys = () if ctx.run.resumed is None else ctx.run.resumed.bound.more_keys
+    return [Alias(given_key(ctx.user, ctx.tool_id, key, namespace), key) for key in keys]
+
+
 def tenant_of(user: User, record: ToolRecord) -> str:
     """Return the tenant that the rows of a tool's effects have: none if all tenants share them."""
     return "" if shared_by_tenants(record) else user.tenant or ""

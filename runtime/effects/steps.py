@@ -38,14 +38,19 @@ from callgate.providers.stores.effects import (
 )
 from callgate.providers.stores.ledger_writes import ChainRows, append
 from callgate.runtime.effects.claims import recorders_of, waits_for_itself
-from callgate.runtime.effects.idempotency_keys import Identifier, alias_of, is_of_another, shared_by_tenants
+from callgate.runtime.effects.idempotency_keys import (
+    Identifier,
+    alias_of,
+    is_of_another,
+    more_aliases,
+    shared_by_tenants,
+)
 from callgate.runtime.effects.ledger import EffectOutcome, Ledger
 from callgate.runtime.effects.receipts import answer_from, receipt_of
 from callgate.runtime.effects.reconciling import reconcilers_of
 from callgate.runtime.pipeline.deadlines import begin_in_time
 from callgate.runtime.pipeline.failure import as_invocation_error
 from callgate.runtime.pipeline.guards import traced
-from callgate.runtime.suspensions.keyed import more_aliases
 from callgate.tools.definition import Effect as Kind
 
 FIRST_LOOK, LAST_LOOK = 0.005, 0.25

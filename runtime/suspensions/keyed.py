@@ -17,8 +17,8 @@ from callgate.hooks.context import InvokeContext
 from callgate.hooks.state.facts import FROZEN
 from callgate.providers.principal import ANONYMOUS, User
 from callgate.providers.signing import SigningKeys
-from callgate.providers.stores.effects import Alias, SuspensionRecord, SuspensionState, SuspensionStore
-from callgate.runtime.effects.idempotency_keys import Identifier, given_key, scope_of
+from callgate.providers.stores.effects import SuspensionRecord, SuspensionState, SuspensionStore
+from callgate.runtime.effects.idempotency_keys import Identifier, scope_of
 from callgate.runtime.suspensions.resumption import Resumed, SuspendedCall, caller_key, is_whole, signed
 from callgate.tools.values import dump, hash_of
 
@@ -181,14 +181,6 @@ def with_key(
         raise InFlight(f"{bound.tool}: the call is suspended under {MAX_KEYS} other keys; repeat it under one of them")
     body = replace(bound, more_keys=(*bound.more_keys, given)).dump()
     return signed(keys, tenant, replace(known, number=known.number + 1, body=body))
-
-
-def more_aliases(ctx: InvokeContext, namespace: str) -> list[Alias]:
-    """Return the identities by the keys of callers who repeated a resumed call under its declared key."""
-    resumed = ctx.run.resumed
-    if not isinstance(resumed, Resumed):
-        return []
-    return [Alias(given_key(ctx.user, ctx.tool_id, key, namespace), key) for key in resumed.bound.more_keys]
 
 
 async def was_edited(

@@ -409,9 +409,13 @@ class Model:
             return SUSPENDED
         if self.status.get((after.user.id, after.user.tenant or "")) in {"gone", "other"}:
             return "denied", "no_user", None, False
+        place, before = self.waits.index(found), deepcopy(found)
         if after.tool in READS or (isinstance(decision, Respond) and after.place == PLACE):
             self._use(found)
-        return self._from_the_top(after, resumed=True)
+        told = self._from_the_top(after, resumed=True)
+        if told[0] == "retry_later":  # put off: it waits as before the decision
+            self.waits[place] = replace(before, signer=self.keys[0])
+        return told
 
     def _decided(self, after: Waiting, decision: Approve | Edit | Respond, person: User) -> Seen | None:
         """Put a decision on a call; what is raised where it does not fit."""
