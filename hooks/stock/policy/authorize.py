@@ -101,6 +101,7 @@ class Authorize(Hook):
         self.public = public
         self._key = object()
         self._by_tool: dict[str, _Concerned] = {}
+        self._checked: Collection[str] | None = None  # the names of the tools of the last check
         if all(isinstance(one, Rule) and one.when_input is None for one in deciders):  # no rule reads arguments
             self.leaves_out = not_overridden(self, Authorize, (Stage.WILL_AUTHORIZE_INPUT,))
 
@@ -166,7 +167,7 @@ class Authorize(Hook):
         """Return one decider's verdict. FORBID, an error and a timeout deny the call."""
         try:
             answer: EventualJudgement = (
-                one.before_input(ctx.user, ctx.tool)
+                self._before_input(one, ctx.user, ctx.tool)
                 if arguments is None
                 else one.on_input(ctx.user, ctx.tool, arguments)
             )
@@ -205,7 +206,7 @@ class Authorize(Hook):
         permitted = False
         for one in self.deciders:
             try:
-                answer = one.before_input(user, definition)
+                answer = self._before_input(one, user, definition)
                 if isinstance(answer, Awaitable):
                     drop(answer)
                     return False
@@ -223,7 +224,7 @@ class Authorize(Hook):
         permitted = False
         for one in self.deciders:
             try:
-                answer = one.before_input(user, definition)
+                answer = self._before_input(one, user, definition)
                 verdict = _verdict_of(await self._in_time(answer) if isinstance(answer, Awaitable) else answer)
             except (Exception, Control) as error:  # noqa: BLE001  (every error hides the tool)
                 emit_fault(LogEvent.HOOK_FAILED, error, hook=one.id)
@@ -250,6 +251,14 @@ class Authorize(Hook):
             checks = getattr(one, "check_tools", None)
             if checks is not None:
                 checks(tools)
+        self._checked = names
+
+    def _before_input(self, one: Decider, user: User, tool: ToolDefinition) -> EventualJudgement:
+        """Ask a decider. A tool of a client was not there when the gate checked its tools: it is checked now."""
+        checks = getattr(one, "check_more_tools", None)
+        if checks is not None and self._checked is not None and tool.name not in self._checked:
+            checks((tool,))
+        return one.before_input(user, tool)
 
     def _about(self, tool: ToolDefinition, source: CallPlan[InvokeContext]) -> _Concerned:
         rules = [one for one in self.deciders if isinstance(one, Rule) and one.concerns(tool)]

@@ -18,6 +18,8 @@ from callgate.tools.definition import ToolDefinition
 from callgate.tools.naming import did_you_mean
 
 _CONTEXT = {"Var": "context"}
+MAX_MORE = 1_000
+"""Maximum number of further tools whose facts are kept; those that come again are checked again."""
 _ARGS = {".": {"left": _CONTEXT, "attr": "args"}}
 
 
@@ -72,6 +74,7 @@ class CedarPolicy:
         self._late_permits = {name for name, one in late.items() if one["effect"] == "permit"}
         self._reads = _arguments_read(late)
         self._known: dict[str, _Known] = {}
+        self._more: dict[str, _Known] = {}  # by digest: clients may have different tools of one name
         if tools is not None:
             self.check_tools(tools)
 
@@ -92,7 +95,25 @@ class CedarPolicy:
         for policy, name in self._tools_named():
             if name not in names:
                 raise HookError(f"{self.id}: policy {policy!r}: there is no tool {name!r}{did_you_mean(name, names)}")
-        self._known = {one.name: self._about(one) for one in definitions}
+        self._known, self._more = {one.name: self._about(one) for one in definitions}, {}
+
+    def check_more_tools(self, tools: Iterable[ToolDefinition]) -> None:
+        """Validate every policy against further tools, such as those of a client, beside the tools of the last check.
+
+        Raises:
+            HookError: a policy does not fit a tool; the tools before it are known from then on.
+        """
+        for one in tools:
+            if one.digest in self._more:
+                continue
+            schema = schema_of([*(known.definition for known in self._known.values()), one])
+            result = self._cedar.validate_policies(self._text, schema)
+            if not result.validation_passed:
+                errors = "; ".join(self._named(each.error) for each in result.errors)
+                raise HookError(f"{self.id}: the policies do not fit tool {one.name!r}: {errors}")
+            if len(self._more) >= MAX_MORE:
+                self._more = {}
+            self._more[one.digest] = self._about(one)
 
     def _about(self, tool: ToolDefinition) -> _Known:
         attributes: dict[str, Any] = {"name": tool.name, "version": tool.version, "tags": sorted(tool.tags)}
@@ -194,7 +215,7 @@ class CedarPolicy:
         return result.allowed, result.diagnostics.reasons
 
     def _of(self, tool: ToolDefinition) -> _Known:
-        known = self._known.get(tool.name)
+        known = self._known.get(tool.name) or self._more.get(tool.digest)
         if known is None or (known.definition is not tool and known.definition != tool):
             raise DefinitionError(
                 f"{self.id}: the policies were not checked against tool {tool.name!r}; write CedarPolicy(..., tools=...) "

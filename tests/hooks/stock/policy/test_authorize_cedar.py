@@ -10,17 +10,25 @@ from typing import Any, Literal
 
 import pytest
 
-from callgate import Effects, Gate, Stage, ToolDefinition, User, tool
+from callgate import Effects, Gate, Outcome, Stage, ToolCall, ToolDefinition, ToolResult, User, tool
 from callgate.errors import DefinitionError, Denied, HookError
 from callgate.hooks.stock.policy.authorize import Authorize
 from callgate.hooks.stock.policy.cedar_schema import arguments_type, schema_of, value_of
 from callgate.hooks.stock.policy.rules import Decider, Verdict, forbid, permit
+from callgate.runtime.hosts.a2a.client_tools import client_tools
 from callgate.tools.declaring.declare import as_tool
 from callgate.tools.registry import ToolRegistry
 from tests.hooks.making import Watch
 
 cedarpy = pytest.importorskip("cedarpy", reason="NO CEDAR: install callgate[policy]; its tests are skipped")
+from callgate.hooks.stock.policy import cedar  # noqa: E402
 from callgate.hooks.stock.policy.cedar import CedarPolicy  # noqa: E402  (after the skip)
+
+
+
+def code_of(result: ToolResult) -> str | None:
+    return None if result.error is None else result.error.code
+
 
 CLERK = User("ann", tenant="acme", roles={"clerk"})
 MANAGER = User("max", tenant="acme", roles={"manager"}, scopes={"mfa"})
@@ -44,6 +52,12 @@ async def refund(
 ) -> str:
     """Give money back."""
     return "done"
+
+
+@tool(effect="read")
+async def later(n: int) -> int:
+    """Come later."""
+    return n
 
 
 TOOLS = [lookup, refund]
@@ -244,6 +258,53 @@ def test_a_tool_that_was_replaced_by_another_of_its_name_denies() -> None:
     other = ToolDefinition("lookup", "Another.", {"type": "object"}, effect="read", tags={"orders"})  # type: ignore[arg-type]
     with pytest.raises(DefinitionError, match="were not checked against tool 'lookup'"):
         policies.before_input(CLERK, other)
+
+
+# ---------------------------------------------------------------------- tools of clients
+
+
+def of_client(parameters: dict[str, Any] | None = None, name: str = "open_file") -> Any:
+    """The tools of one client, as a task has them."""
+    return client_tools([{"name": name, "description": "Open.", "parameters": parameters or {"type": "object", "properties": {}}}])
+
+
+@pytest.mark.parametrize("parameters", [None, {"type": "object", "properties": {"cents": {"type": "integer"}}}])
+async def test_tools_of_clients_are_checked_as_those_of_the_gate(parameters: dict[str, Any] | None) -> None:
+    """Clients at the same time may have different tools of one name; the tools of the gate may change meanwhile."""
+    guard = Authorize(CedarPolicy(POLICIES))
+    async with Gate([lookup, refund], [guard], effects=Effects(durable=False), signing_keys=["k" * 32]) as gate:
+        other = gate.with_tools(of_client({"type": "object", "properties": {"order_id": {"type": "string"}}}))
+        more = gate.with_tools(of_client(parameters))
+        for _ in range(2):
+            for task in (other, more):
+                assert "open_file" in [one.name for one in task.tools_for(MANAGER)]
+                assert "open_file" not in [one.name for one in task.tools_for(CLERK)]
+                wanted = ToolCall(id="c", name="open_file", arguments={})
+                assert (await task.call(wanted, user=MANAGER)).outcome is Outcome.SUSPENDED
+                denied = await task.call(wanted, user=CLERK)
+                assert (denied.outcome, code_of(denied)) == (Outcome.DENIED, "not_authorized")
+            gate.add(later)
+            gate.remove("later")
+
+
+async def test_a_policy_that_does_not_fit_the_tool_of_a_client_denies_it() -> None:
+    """The other tools stay as they are."""
+    text = '@id("a") permit(principal, action in Action::"call", resource) when { context.args.order_id == "A" };'
+    guard = Authorize(CedarPolicy(text))
+    async with Gate([lookup], [guard], effects=Effects(durable=False), signing_keys=["k" * 32]) as gate:
+        task = gate.with_tools(of_client({"type": "object", "properties": {"order_id": {"type": "integer"}}}))
+        assert (await task.call(ToolCall(id="c", name="open_file", arguments={"order_id": 1}), user=CLERK)).outcome is Outcome.DENIED
+        assert [one.name for one in task.tools_for(CLERK)] == ["lookup"]
+        assert await task.invoke("lookup", {"order_id": "A"}, user=CLERK) == "sent"
+
+
+def test_the_facts_of_further_tools_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client may send another tool with each task."""
+    monkeypatch.setattr(cedar, "MAX_MORE", 3)
+    policies = CedarPolicy(POLICIES, tools=TOOLS)
+    for number in range(10):
+        policies.check_more_tools([one.definition for one in of_client(name=f"t{number}")])
+        assert len(policies._more) <= 3
 
 
 def test_without_cedar_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
