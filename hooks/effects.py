@@ -114,8 +114,7 @@ class Claim:
         self, host: object, tenant: str, effect: EffectRecord, together: Sequence[EffectRecorder[Any]], started: bool
     ) -> None:
         self.host, self.tenant = host, tenant
-        self.effect = effect
-        self.together = together
+        self.effect, self.together = effect, together
         self._first = Evidence.STARTED if started else Evidence.NOT_STARTED
         self._earlier, self._latest = Evidence.NOT_STARTED, self._first
 

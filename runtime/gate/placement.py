@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from callgate.errors import Conflict, DeadlineExceeded, InvocationError, NotRecorded, OutcomeUnknown, StoreError
+from callgate.errors import CallgateError, Conflict, DeadlineExceeded, NotRecorded, OutcomeUnknown, StoreError
+from callgate.providers.logs import LogEvent, emit
 from callgate.providers.principal import User
 from callgate.runtime.jobs.assembly import cancel_whole, submit_or_cancel
 from callgate.runtime.jobs.jobs import JobHandle
@@ -37,16 +38,14 @@ class Placement:
         asked, may_run = (call.call, call.trusted) if isinstance(call, HydrationResult) else (call, True)
         known = may_run and isinstance(asked.name, str) and asked.name in self.gate.registry
         record: ToolRecord | None = self.gate.registry.get(asked.name) if known else None
-        late, idle = options.get("deadline"), options.get("idle")
-        refused = fault_of_seconds(late, least=0.0) or fault_of_seconds(idle)  # the gate says so in the result
+        refused = fault_of_seconds(options.get("deadline"), least=0.0) or fault_of_seconds(options.get("idle"))
         if record is None or refused or self._place(record, asked) == "caller":
             here: ToolResult = await self.gate.call(call, user=user, **options)
             return here
         return await _in_a_worker(self.gate, call, asked, user, options, reads=record.definition.effect is Effect.READ)
 
     def _place(self, record: ToolRecord, call: ToolCall) -> Place:
-        rule = self.run_on
-        place = record.run_on if rule is None else rule(call) if callable(rule) else rule
+        place = record.run_on if self.run_on is None else self.run_on(call) if callable(self.run_on) else self.run_on
         if place not in ("caller", "worker"):
             raise ValueError(f"run_on is {place!r}; write 'caller' or 'worker'")
         return place
@@ -66,17 +65,20 @@ async def _in_a_worker(
                 return await job.settled()
         except TimeoutError:  # no worker took it, or the worker is late
             await job.cancel()
-            never_ran = never_began(await job.status())
-            return _failed(call, DeadlineExceeded if reads or never_ran else OutcomeUnknown)
+            never_ran = reads or never_began(await job.status())
+            return _failed(call, DeadlineExceeded if never_ran else OutcomeUnknown)
         except asyncio.CancelledError:
             await cancel_whole(job)
             raise
     except Conflict:
         return _failed(call, Conflict)
-    except StoreError:  # the job may be stored, although the store reported an error
+    except Exception as error:  # of a store, of any type: the job may be stored, although the store reported an error
+        if isinstance(error, CallgateError) and not isinstance(error, StoreError):
+            raise
+        emit(LogEvent.JOB_STORE_FAILED, error=error)
         return _failed(call, NotRecorded if reads else OutcomeUnknown)
 
 
-def _failed(call: ToolCall, error: type[InvocationError]) -> ToolResult:
-    outcomes = {"outcome_unknown": Outcome.UNKNOWN, "conflict": Outcome.CONFLICT}
-    return ToolResult(call.id, call.name, outcomes.get(error.code, Outcome.ERROR), error=error_info(error()))
+def _failed(call: ToolCall, error: type[CallgateError]) -> ToolResult:
+    outcome = {"outcome_unknown": Outcome.UNKNOWN, "conflict": Outcome.CONFLICT}.get(error.code, Outcome.ERROR)
+    return ToolResult(call.id, call.name, outcome, error=error_info(error()))

@@ -11,9 +11,9 @@ from dataclasses import replace
 from callgate.errors import DeadlineExceeded, RetryLater, ToolError
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.state.facts import Suspension
-from callgate.providers.logs import LogEvent, emit
 from callgate.providers.stores.effects import EffectState, SuspensionState
 from callgate.runtime.suspensions.decisions import suspension_of
+from callgate.runtime.suspensions.reads import note_in_time
 from callgate.runtime.suspensions.resumption import Resumed, SuspendedCall, handle_of, signed
 from callgate.runtime.suspensions.suspensions import STORE_FAILED, SuspensionManager
 
@@ -45,10 +45,6 @@ async def wait_again(waits: SuspensionManager, ctx: InvokeContext, resumed: Resu
     wait, tenant = replace(resumed.wait, state=SuspensionState.WAITING), resumed.tenant
     if resumed.wait.state is SuspensionState.USED or ctx.run.claim is not None:
         wait = signed(waits.keys, tenant, replace(wait, number=wait.number + 2))  # the use was the version between
-        try:
-            if not await waits.store().suspensions.replace(tenant, wait):
-                return None
-        except Exception as error:  # noqa: BLE001  (the call has ended, and its result says how)
-            emit(LogEvent.PROVIDER_FAILED, provider="suspensions", phase="keep", error=error)
+        if not await note_in_time(waits.store().suspensions.replace(tenant, wait)):
             return None
     return suspension_of(SuspendedCall.load(wait.body), wait.kind, handle_of(waits.keys, tenant, wait.id))

@@ -6,8 +6,11 @@ the mark of a requester who runs the read again because the result was too large
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Awaitable
 from dataclasses import replace
+from typing import TypeVar
 
 from callgate.errors import StoreConflict
 from callgate.hooks.plan import Plan
@@ -25,7 +28,23 @@ MAX_RESULT = 262_144
 """Maximum size of a result that is kept, in characters of JSON. The requester may run a larger read once more."""
 RESULT, REPEAT, PUT_OFF = "read result", "read repeat", "read put off"
 """The kinds of the records beside a suspension. They never wait."""
+NOTE_LIMIT = 5.0
+"""Seconds for what is noted after a call has ended."""
+T = TypeVar("T")
 _OPEN = frozenset({Outcome.SUSPENDED, Outcome.IN_FLIGHT, Outcome.CANCELLED})
+
+
+async def note_in_time(work: Awaitable[T]) -> T | None:
+    """Write what is noted after a call has ended, and return the answer of the store.
+
+    A store that fails or hangs is logged, with None as the answer: the caller gets the result of the call.
+    """
+    try:
+        async with asyncio.timeout(NOTE_LIMIT):
+            return await work
+    except Exception as error:  # noqa: BLE001  (a store of another package may raise anything)
+        emit(LogEvent.PROVIDER_FAILED, provider="suspensions", phase="keep", error=error)
+        return None
 
 
 def has_no_receipt(plan: Plan, bound: SuspendedCall) -> bool:
@@ -36,16 +55,13 @@ def has_no_receipt(plan: Plan, bound: SuspendedCall) -> bool:
 async def keep_result(
     waits: SuspensionManager, tenant: str, wait: SuspensionRecord, plan: Plan, bound: SuspendedCall, result: ToolResult
 ) -> None:
-    """Keep the result of a call that was approved. A store that fails, with any error, leaves it out: the call has run."""
+    """Keep the result of a call that was approved. A store that fails or hangs leaves it out: the call has run."""
     if bound.job is not None or result.outcome in _OPEN or not has_no_receipt(plan, bound):
         return
     text = json.dumps(result_as_json(result), separators=(",", ":"))
     if len(text) > MAX_RESULT:
         text = "{}"  # the read has ended
-    try:
-        await _put(waits, tenant, wait, RESULT, text.encode())
-    except Exception as error:  # noqa: BLE001
-        emit(LogEvent.PROVIDER_FAILED, provider="suspensions", phase="keep", error=error)
+    await note_in_time(_put(waits, tenant, wait, RESULT, text.encode()))
 
 
 async def kept_result(waits: SuspensionManager, tenant: str, wait: SuspensionRecord) -> ToolResult | None:
@@ -76,10 +92,7 @@ async def begin_repeat(waits: SuspensionManager, tenant: str, wait: SuspensionRe
 
 async def end_put_off(waits: SuspensionManager, tenant: str, wait: SuspensionRecord, number: int) -> None:
     """Note that another run by the requester was put off, so that it may be tried again. A store that fails is logged."""
-    try:
-        await _put(waits, tenant, wait, _numbered(PUT_OFF, number), dump({}))
-    except Exception as error:  # noqa: BLE001
-        emit(LogEvent.PROVIDER_FAILED, provider="suspensions", phase="keep", error=error)
+    await note_in_time(_put(waits, tenant, wait, _numbered(PUT_OFF, number), dump({})))
 
 
 def _numbered(kind: str, number: int) -> str:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from callgate.errors import StoreConflict, UnknownTool
-from callgate.providers.logs import LogEvent, emit
 from callgate.providers.principal import User
 from callgate.providers.stores.effects import SuspensionRecord, SuspensionState
 from callgate.runtime.suspensions.keyed import is_open, repeat_identity, suspensions_in
+from callgate.runtime.suspensions.reads import note_in_time
 from callgate.runtime.suspensions.resolution import find_suspended
 from callgate.runtime.suspensions.resumption import SuspendedCall, handle_of, signed
 from callgate.runtime.suspensions.suspensions import SuspensionManager
@@ -56,12 +56,9 @@ async def find_repeated(
 async def note_delivered(waits: SuspensionManager, user: User, handle: str) -> None:
     """Note that the caller of a suspended call got its outcome. A call that still waits stays as it is.
 
-    A store that fails is logged: the outcome is given again then.
+    A store that fails or hangs is logged: the outcome is given again then.
     """
-    try:
-        await _mark(waits, user, handle)
-    except Exception as error:  # noqa: BLE001  (the call has run, and its caller gets the outcome)
-        emit(LogEvent.PROVIDER_FAILED, provider="suspensions", phase="keep", error=error)
+    await note_in_time(_mark(waits, user, handle))
 
 
 async def _mark(waits: SuspensionManager, user: User, handle: str) -> None:

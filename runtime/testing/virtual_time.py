@@ -11,7 +11,7 @@ import contextvars
 import functools
 import selectors
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from typing import Any, Self, TypeVar, cast
 
 T = TypeVar("T")
@@ -150,6 +150,22 @@ class StepLoop(Stepping, asyncio.SelectorEventLoop):  # type: ignore[misc]
         real = functools.partial(asyncio.SelectorEventLoop.call_at, self)
         return self.timed(real, when, when - self.now, callback, args, context)
 
+    def run_until_complete(self, future: Generator[Any, None, T] | Awaitable[T]) -> T:
+        """Run until *future* is done.
+
+        Raises:
+            Stuck: it takes more than ``STUCK`` callbacks.
+        """
+        try:
+            return super().run_until_complete(future)
+        except RuntimeError as error:
+            if self.steps <= STUCK:
+                raise
+            raise Stuck(
+                f"the run is not over after {STUCK:,} callbacks of the event loop. Find the loop that never ends, such as "
+                "that of a tool that polls. Or split a long scenario into several runs, each with a loop of its own"
+            ) from error
+
     def drain(self) -> None:
         """Let pending timers fire."""
         self.call_later(100.0, self.stop)
@@ -217,7 +233,7 @@ def run_virtual(main: Coroutine[object, None, T], loop: StepLoop | None = None) 
     """Run a coroutine like ``asyncio.run``, on virtual time: an hour's sleep takes no time.
 
     Raises:
-        Stuck: the coroutine waits for an event that cannot happen.
+        Stuck: the coroutine waits for an event that cannot happen, or loops endlessly.
     """
     own = loop or StepLoop()
     try:
@@ -230,6 +246,8 @@ def run_virtual(main: Coroutine[object, None, T], loop: StepLoop | None = None) 
 def close_loop(loop: asyncio.AbstractEventLoop) -> None:
     """Close a loop as ``asyncio.run`` does."""
     left = asyncio.all_tasks(loop)
+    if isinstance(loop, Stepping):
+        loop.steps = 0  # a loop that was stuck runs on for its cancelled tasks
     for task in left:
         task.cancel()
     if left:

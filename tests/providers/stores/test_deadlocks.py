@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import random
+import uuid
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from sqlalchemy import text
 
 from callgate.errors import StoreError
 from callgate.providers.stores.base import CacheEntry
+from callgate.providers.stores.group_commit import RolledBack
+from callgate.providers.stores.server_answers import answer_within
 from callgate.providers.stores.sql import kept as sql_kept
-from callgate.providers.stores.sql.database.states import retried
-from tests.providers.stores.backends import Backend, opened, place
+from callgate.providers.stores.sql.database.connections import postgres_error
+from callgate.providers.stores.sql.database.states import TURN_LIMIT, retried
+from tests.harness.steploop import StepLoop, on_virtual_time
+from tests.providers.stores.backends import POSTGRES, Backend, opened, place
 
 KEYS, ROUNDS, WORKERS = 60, 12, 6
 
@@ -108,3 +114,47 @@ async def test_statements_that_lock_in_any_order_are_found_out(tmp_path: Path, m
                 if any("deadlock" in str(one) for one in await load(backend)):
                     return
     raise AssertionError("no deadlock")
+
+
+# ---------------------------------------------------------------------- a server with too many connections
+
+
+@pytest.mark.parametrize("batched", [False, True])
+@on_virtual_time
+async def test_a_server_with_too_many_connections_is_asked_again_until_the_wait_is_over(
+    loop: StepLoop, batched: bool
+) -> None:
+    """Another process may end a connection, and another call returns one to the pool."""
+    full, asked = StoreError("too many", sqlstate="53300"), list[float]()
+    failure: Exception = RolledBack(full) if batched else full
+
+    async def work(frees_at: float = 3.0) -> str:
+        asked.append(loop.time())
+        if loop.time() < began + frees_at:
+            raise failure
+        return "written"
+
+    began = loop.time()
+    assert await retried(work) == "written"
+    assert 3.0 <= loop.time() - began < 3.5
+    assert len(asked) > 10
+    for limit, expected in ((None, TURN_LIMIT), (1.0, 1.0)):
+        began = loop.time()
+        with answer_within(limit), pytest.raises(type(failure)):
+            await retried(lambda: work(1e9))
+        assert expected - 0.3 <= loop.time() - began <= expected
+
+
+def test_an_error_of_a_server_with_too_many_connections_is_known() -> None:
+    """Such an error has a text, and no SQLSTATE: the connection was not opened."""
+    role = f"callgate_{uuid.uuid4().hex[:8]}"
+    with psycopg.connect(POSTGRES, autocommit=True) as admin:
+        admin.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'p' CONNECTION LIMIT 0".encode())
+        try:
+            with pytest.raises(psycopg.OperationalError) as refused:
+                psycopg.connect(POSTGRES, user=role, password="p").close()
+        finally:
+            admin.execute(f"DROP ROLE {role}".encode())
+    assert refused.value.sqlstate is None
+    assert postgres_error(refused.value).sqlstate == "53300"
+    assert postgres_error(psycopg.OperationalError("connection refused")).sqlstate is None

@@ -98,7 +98,7 @@ async def test_leases_are_renewed_while_calls_hold_all_connections(store: SqlSto
 
 async def test_who_gets_no_connection_is_told_what_to_do(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Issue 16 A1."""
-    monkeypatch.setattr(sql_engines, "_TURN_LIMIT", 0.0)
+    monkeypatch.setattr(sql_engines, "TURN_LIMIT", 0.0)
     async with contextlib.AsyncExitStack() as held:
         for _ in range(POOL):
             await asyncio.create_task(held.enter_async_context(store.transaction()))

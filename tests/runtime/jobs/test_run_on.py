@@ -163,24 +163,28 @@ async def test_a_deadline_ends_the_waiting_for_a_worker_that_does_not_come(monke
         assert [job.state for _, job in await g.store.jobs.list(None)] == [JobState.CANCELLED]
 
 
+@pytest.mark.parametrize("error", [StoreError, OSError, KeyError, TimeoutError])
 @pytest.mark.parametrize("fails", ["before it is kept", "after it is kept", "while it is awaited"])
 async def test_what_may_have_run_while_the_store_failed_is_unknown_unless_its_tool_reads(
-    fails: str, monkeypatch: pytest.MonkeyPatch
+    fails: str, error: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I4, contract 76: a store may have kept what it could not say; to call that not run would have it run twice."""
+    """I4, contract 76: a store may have kept what it could not say; to call that not run would have it run twice.
+
+    A store of another package may raise any error.
+    """
     async with Gate([heavy, send], allow_unguarded=True, effects=Effects(durable=False)) as g, asyncio.timeout(300):
         submit = g.submit
 
         async def cut(*args: Any, **options: Any) -> Any:
             job = None if fails == "before it is kept" else await submit(*args, **options)
             if fails != "while it is awaited":
-                raise StoreError("the line is cut")
+                raise error("the line is cut")
             assert job is not None
             monkeypatch.setattr(job, "_job", cut_off)
             return job
 
         async def cut_off() -> Any:
-            raise StoreError("the line is cut")
+            raise error("the line is cut")
 
         monkeypatch.setattr(g, "submit", cut)
         reads, acts = await g.call_many(calls("heavy", "send"), user=ANN)

@@ -14,6 +14,7 @@ from callgate import Approval, Approve, Deny, Gate, Outcome, Respond, ToolError,
 from callgate.errors import NotPending
 from callgate.jobs import CallState
 from callgate.providers.clock import FakeClock
+from callgate.providers.stores.memory.suspensions import MemorySuspensions
 from callgate.runtime.suspensions import reads
 from tests.harness.gate_options import gate_options
 from tests.providers.stores.backends import place
@@ -130,3 +131,21 @@ async def test_a_read_without_a_valid_approval_is_not_repeated(
         before = list(salaries.ran)
         assert not (await gate.repeat_read(handle, ANN, deadline=None)).ok
         assert salaries.ran == before
+
+
+async def test_a_store_that_hangs_when_the_result_is_kept_holds_no_approver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The read has run: the approver gets its result, and the log says that it was not kept."""
+    monkeypatch.setattr(reads, "NOTE_LIMIT", 0.01)
+
+    async def put(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    salaries = Salaries()
+    async with salaries.gate("memory", tmp_path) as gate:
+        handle = await asked(gate)
+        with monkeypatch.context() as patch:
+            patch.setattr(MemorySuspensions, "put", put)
+            assert (await asyncio.wait_for(gate.resume(handle, Approve(), approver=LEA), 10)).ok
+        assert (await gate.repeat_read(handle, ANN, deadline=None)).ok

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 
 import pytest
 
 from callgate import DeadlineExceeded, Gate, InvokeContext, Options, Stage, on, tool
+from callgate.runtime.testing import virtual_time as loops
 from callgate.testing import FakeClock, Stuck, VirtualTime, run_virtual, trace
 
 
@@ -82,3 +84,24 @@ async def test_a_fake_clock_moves_only_when_told_to(fake_clock: FakeClock) -> No
 
     async with Gate([slow], [a_while], options=Options(clock=fake_clock)) as gate:
         assert (await trace(gate, slow, {"seconds": 0})).result.duration == 42
+
+
+@pytest.mark.parametrize("run", [run_virtual, "fixture"])
+def test_a_run_that_never_ends_is_an_error_that_says_what_to_do(
+    run: Any, monkeypatch: pytest.MonkeyPatch, virtual_time: VirtualTime
+) -> None:
+    """Such as a tool that polls; the tasks of the run are ended."""
+    monkeypatch.setattr(loops, "STUCK", 500)
+    ended = list[str]()
+
+    async def polls() -> None:
+        try:
+            while True:  # noqa: ASYNC110  (the fault that the test needs)
+                await asyncio.sleep(0)
+        finally:
+            ended.append("polls")
+
+    with pytest.raises(Stuck, match=r"not over after 500 callbacks .* split a long scenario"):
+        (virtual_time.run if run == "fixture" else run)(polls())
+    if run != "fixture":
+        assert ended == ["polls"]

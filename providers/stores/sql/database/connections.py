@@ -15,6 +15,7 @@ from callgate.providers.stores.sql.database.schema import SERVES
 from callgate.providers.stores.sql.database.states import (
     READ_ONLY,
     SessionLost,
+    code_in,
     give_up,
     is_read_only,
     shown_message,
@@ -189,7 +190,9 @@ def sql_errors(backend: str) -> Generator[None, None, None]:
         names = isinstance(error, ProgrammingError) or (backend == "sqlite" and type(error) is DatabaseError)
         shown = names and any(part in text for part in _ADVICE)
         shown = shown or isinstance(error, OperationalError | InterfaceError)
-        raise StoreError(f"{backend}: {advised(text) if shown else type(error).__name__}") from error
+        raise StoreError(
+            f"{backend}: {advised(text) if shown else type(error).__name__}", sqlstate=code_in(text)
+        ) from error
 
 
 def postgres_error(error: object) -> StoreError:
@@ -202,7 +205,7 @@ def postgres_error(error: object) -> StoreError:
         text = _EXISTS if code == "23505" else advised(shown_message(error) or type(error).__name__)
         return known(f"postgresql: {text} (SQLSTATE {code})", sqlstate=code)
     shown = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
-    return known(f"postgresql: {advised(str(error)) if shown else type(error).__name__}")
+    return known(f"postgresql: {advised(str(error)) if shown else type(error).__name__}", sqlstate=code_in(str(error)))
 
 
 class ShieldedConnection:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from callgate.errors import StoreError
 from callgate.providers.stores.server_answers import time_left
-from callgate.providers.stores.sql.database.states import READ_ONLY, give_up, is_cut, is_session_lost
+from callgate.providers.stores.sql.database.states import READ_ONLY, TURN_LIMIT, give_up, is_cut, is_session_lost
 from callgate.providers.stores.turns import Turns
 
 if TYPE_CHECKING:
@@ -32,8 +32,6 @@ _CONNECTION = {
 """Parameters of libpq for a server or network that stops responding: the connection fails after half a minute, and not
 after 15 minutes or more. Parameters in the address win."""
 
-_TURN_LIMIT = 10.0
-"""Seconds that a caller waits for a connection."""
 ANSWER_LIMIT = 30.0
 """Seconds that a statement of a pool may take. The parameters above do not help where a server that is stuck, or a proxy
 before it, keeps its connections: then a statement would wait for ever."""
@@ -140,7 +138,7 @@ class Engines:
             poolclass=AsyncAdaptedQueuePool,
             pool_size=size,
             max_overflow=0,
-            pool_timeout=_TURN_LIMIT,
+            pool_timeout=TURN_LIMIT,
             hide_parameters=True,
             connect_args=self._connect_args(),
         )
@@ -186,7 +184,7 @@ class Engines:
             raise StoreError(f"sqlite: {MOVED}")
         turns = self._turns[engine]
         if self.is_exhausted(engine):
-            limit, began = time_left(_TURN_LIMIT), time.monotonic()
+            limit, began = time_left(TURN_LIMIT), time.monotonic()
             self.waits.number += 1
             try:
                 async with asyncio.timeout(limit):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from callgate.errors import StoreError
 from callgate.providers.stores.base import Store, Transaction
 from callgate.providers.stores.group_commit import RolledBack
-from callgate.providers.stores.server_answers import shut_socket, waiting_for_locks
+from callgate.providers.stores.server_answers import shut_socket, time_left, waiting_for_locks
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection
@@ -25,6 +25,12 @@ _CONNECTION = "08"
 """The class of errors of the connection."""
 _QUOTES_NO_VALUE = frozenset({"08", "0A", "23", "25", "26", "28", "3D", "3F", "40", "42", "53", "54", "55", "57", "58"})
 """Classes of errors whose primary message names objects and limits at most. Class 22 quotes the values."""
+TOO_MANY = "53300"
+_TOO_MANY_TEXTS = ("too many clients", "too many connections", "remaining connection slots")
+TURN_LIMIT = 10.0
+"""Seconds that a caller waits for a connection."""
+_SLOT_PAUSE = 0.1
+"""Seconds between two attempts to open a connection of a server that has too many, on average."""
 _ATTEMPTS = 5
 _PAUSE = 0.01
 """Seconds before the third attempt, at most; each later pause is twice as long."""
@@ -132,14 +138,15 @@ async def retried(work: Callable[[], Awaitable[T]]) -> T:
     """Return the result of *work*, a transaction.
 
     It runs again when the server ended it because of other transactions, with growing pauses, and once when the session
-    was lost before anything was written.
+    was lost before anything was written. While the server has too many connections to open another, it waits as long as
+    for a connection of the pool: until then one may become free.
 
     Raises:
         RolledBack: *work*, a batch, was rolled back, and was not or too often ended so.
         StoreError: *work* failed, or was ended so too often.
     """
-    lost, pause = False, 0.0
-    for _ in range(_ATTEMPTS - 1):
+    lost, pause, tries, until = False, 0.0, 1, 0.0
+    while tries < _ATTEMPTS:
         try:
             return await work()
         except SessionLost:
@@ -147,12 +154,37 @@ async def retried(work: Callable[[], Awaitable[T]]) -> T:
                 raise
             lost = True
         except (StoreError, RolledBack) as error:
-            if (error.error if isinstance(error, RolledBack) else error).sqlstate not in _ENDED_BY_OTHERS:
+            code = (error.error if isinstance(error, RolledBack) else error).sqlstate
+            if code == TOO_MANY:  # the connection was not opened, so nothing was written
+                until = await _wait_for_slot(until, error)
+                continue
+            if code not in _ENDED_BY_OTHERS:
                 raise
             if pause:  # those that meet again must not run again in step
                 await asyncio.sleep(pause * random.random())  # noqa: S311
             pause = 2 * pause or _PAUSE
+        tries += 1
     return await work()
+
+
+async def _wait_for_slot(until: float, error: Exception) -> float:
+    """Pause before the next attempt to open a connection. Return the end of the attempts; *until* is 0.0 at first.
+
+    Raises:
+        StoreError: *error*, when the time is over.
+    """
+    now = asyncio.get_running_loop().time()
+    until = until or now + time_left(TURN_LIMIT)
+    pause = _SLOT_PAUSE * (0.5 + random.random())  # noqa: S311
+    if now + pause >= until:
+        raise error
+    await asyncio.sleep(pause)
+    return until
+
+
+def code_in(text: str) -> str | None:
+    """Return the SQLSTATE that the text of an error of psycopg stands for, which has no code where no connection was opened."""
+    return TOO_MANY if any(part in text for part in _TOO_MANY_TEXTS) else None
 
 
 async def in_transaction(
