@@ -53,6 +53,11 @@ def before_deadline(left: float) -> float:
     return left - min(MARGIN, left / 4)
 
 
+def has_limit() -> bool:
+    """Return True if the time of requests is limited here."""
+    return _ENDS.get() is not None
+
+
 def time_left(maximum: float) -> float:
     """Return the seconds that are left for a request, at most *maximum*."""
     ends = _ENDS.get()

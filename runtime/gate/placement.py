@@ -38,14 +38,16 @@ class Placement:
         asked, may_run = (call.call, call.trusted) if isinstance(call, HydrationResult) else (call, True)
         known = may_run and isinstance(asked.name, str) and asked.name in self.gate.registry
         record: ToolRecord | None = self.gate.registry.get(asked.name) if known else None
-        refused = fault_of_seconds(options.get("deadline"), least=0.0) or fault_of_seconds(options.get("idle"))
+        late, idle = options.get("deadline"), options.get("idle")
+        refused = fault_of_seconds(late, least=0.0) or fault_of_seconds(idle)  # the gate says so in the result
         if record is None or refused or self._place(record, asked) == "caller":
             here: ToolResult = await self.gate.call(call, user=user, **options)
             return here
         return await _in_a_worker(self.gate, call, asked, user, options, reads=record.definition.effect is Effect.READ)
 
     def _place(self, record: ToolRecord, call: ToolCall) -> Place:
-        place = record.run_on if self.run_on is None else self.run_on(call) if callable(self.run_on) else self.run_on
+        rule = self.run_on
+        place = record.run_on if rule is None else rule(call) if callable(rule) else rule
         if place not in ("caller", "worker"):
             raise ValueError(f"run_on is {place!r}; write 'caller' or 'worker'")
         return place

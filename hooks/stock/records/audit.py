@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from operator import attrgetter
@@ -147,8 +148,10 @@ class Audit(Hook):
 
     @staticmethod
     async def _add(ctx: InvokeContext, chain: Chain, body: dict[str, object], least: float | None = None) -> None:
+        left = ctx.remaining()
+        within = None if least is None else math.inf if left is None else max(left, least)
         with store_time(ctx, least=least):
-            await chain.add(ctx.user.tenant or "", body)
+            await chain.add(ctx.user.tenant or "", body, within)
 
     async def _intend(self, ctx: InvokeContext) -> None:
         try:

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import orjson
 
 from callgate.errors import StoreError
+from callgate.hooks.stock.records.audit_late import LateRows
 from callgate.providers.logs import LogEvent, emit
 from callgate.providers.stores.base import AuditRow, AuditStore, AuditTip
 from callgate.providers.stores.group_commit import GroupCommit
@@ -23,9 +24,11 @@ from callgate.providers.stores.ledger_writes import ChainRows, row_json, sealing
 from callgate.providers.stores.turns import Turns
 from callgate.tools.values import has_float, hash_of
 
+Late: TypeAlias = Callable[[object, asyncio.Future[Any]], None]
+"""Gets the future of a row that the store goes on writing after its caller has stopped to wait."""
 Put: TypeAlias = Callable[[str, Sequence[AuditRow]], Awaitable[None]]
 """Writes the rows of a tenant, all or none."""
-Append: TypeAlias = Callable[[str, ChainRows], Awaitable[None]]
+Append: TypeAlias = Callable[[str, ChainRows, Late | None], Awaitable[None]]
 """Writes a row of a tenant together with those of other chains; it seals them with ``Chain.seal``."""
 Anchor: TypeAlias = Callable[[str, int, str, float], Awaitable[None]]
 """Stores an anchor: segment, number, hash, seconds since the epoch."""
@@ -95,6 +98,7 @@ class Chain:
         self.lock = Turns()  # the next hash depends on whether the rows before are written
         self._group: GroupCommit[_Row] = GroupCommit(self._write_all)
         self._every = every
+        self.late = LateRows(self.add)
         self.noted: list[tuple[Any, ...]] = []
         self.closed = False
         self.deferred = False
@@ -113,20 +117,45 @@ class Chain:
         self.unanchored = 0
         self.links: Sequence[AuditTip] | None = None
 
-    async def add(self, tenant: str, body: dict[str, object]) -> None:
+    async def add(self, tenant: str, body: dict[str, object], within: float | None = None) -> None:
         """Hash a row and write it; returns when it is written. The time of the row is ``at_us`` in the body.
+
+        After *within* seconds the caller goes on: the row is then written late, and again if that fails. None waits as
+        long as one write may take, and fails then.
 
         Raises:
             StoreError: the row was not written, or that is unknown.
         """
         if self._in_place:
             await self._write(tenant, [body])
-            return
+        elif within is None:
+            await self._put_row(tenant, body, None)
+        else:
+            await self._put_late(tenant, body, min(within, self._limit))
+
+    async def _put_late(self, tenant: str, body: dict[str, object], within: float) -> None:
+        followed = False
+
+        def follow(_: object, done: asyncio.Future[Any]) -> None:
+            nonlocal followed
+            followed = True
+            self.late.follow(tenant, body, done)
+
+        try:
+            async with asyncio.timeout(within):
+                await self._put_row(tenant, body, follow)
+        except (TimeoutError, StoreError):
+            if not followed:
+                raise
+        else:
+            self.late.retry()
+
+    async def _put_row(self, tenant: str, body: dict[str, object], late: Late | None) -> None:
         if self._append is not None:
             async with asyncio.timeout(self._limit):
-                await self._append(tenant, [(self, body)])
+                await self._append(tenant, [(self, body)], late)
             return
-        error: Exception | None = await self._group.put((tenant, body), object(), withdraw=False)
+        error: Exception | None = await self._group.put((tenant, body), object(), withdraw=False, late=late)
         if error is not None:
             raise StoreError(f"the audit row was not written: {type(error).__name__}") from error
 
@@ -138,6 +167,7 @@ class Chain:
     async def close(self) -> None:
         """Write the last anchor."""
         self.closed = True
+        await self.late.close()
         if self.deferred:
             self._end(self)
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from callgate.providers.stores.ledger_writes import (
     row_json,
     row_tenant,
 )
+from callgate.providers.stores.server_answers import has_limit, time_left
 from callgate.providers.stores.signed_rows import RowSigner
 from callgate.providers.stores.sql.batches import (
     PostgresBatches,
@@ -95,7 +97,7 @@ class _How(TypedDict, total=False):
 
     withdraw: Required[bool]
     also: _Place | None
-    late: Late[Change]
+    late: Late[Change] | None
 
 
 def _tell_late(change: Change, done: asyncio.Future[bool]) -> None:
@@ -131,7 +133,11 @@ class SqlLedgerWriter:
         change = Change(self._namespace, tenant, rows, effect, retry, None, alias, signer, self._database.now())
         also = None if alias is None else (tenant, alias.key)
         for _ in range(CLAIM_ATTEMPTS):
-            token: int | None = await self._put(change, (tenant, effect.key), withdraw=True, also=also)
+            token: int | None
+            if self._database.lite and has_limit():  # the thread of SQLite waits for the lock of the file
+                token = await self._put_in_time(change, (tenant, effect.key), withdraw=True, also=also)
+            else:
+                token = await self._put(change, (tenant, effect.key), withdraw=True, also=also)
             if token is not None:
                 assert change.claim is not None
                 return True, change.claim if token == effect.token else replace(change.claim, token=token)
@@ -154,16 +160,23 @@ class SqlLedgerWriter:
         done: bool = await self._put(change, (tenant, outcome.key), withdraw=False, late=_tell_late)
         return done
 
-    async def append(self, tenant: str, rows: ChainRows) -> None:
-        """Write audit rows alone."""
+    async def append(self, tenant: str, rows: ChainRows, late: Late[Change] | None = None) -> None:
+        """Write audit rows alone. *late* gets the future of rows that are written after their caller was cancelled."""
         change = Change(self._namespace, tenant, rows)
-        if await self._put(change, change, withdraw=False) is None:
+        if await self._put(change, change, withdraw=False, late=late) is None:
             raise StoreError("the connection was lost in the COMMIT: it is unknown whether the audit rows are written")
 
     async def close(self) -> None:
         """Write what is left, and disconnect."""
         await self.group.close()
         await self._batches.close()
+
+    async def _put_in_time(self, change: Change, key: object, **how: Unpack[_How]) -> Any:
+        try:
+            async with asyncio.timeout(time_left(math.inf)):
+                return await self.group.put(change, key, **how)
+        except TimeoutError:
+            raise StoreError("sqlite: another process had the lock of the file until the deadline") from None
 
     async def _put_answered(self, change: Change, key: object, **how: Unpack[_How]) -> Any:
         async with self._database.answered():

@@ -25,7 +25,6 @@ from callgate.hooks.stock.policy import cedar  # noqa: E402
 from callgate.hooks.stock.policy.cedar import CedarPolicy  # noqa: E402  (after the skip)
 
 
-
 def code_of(result: ToolResult) -> str | None:
     return None if result.error is None else result.error.code
 
@@ -265,7 +264,9 @@ def test_a_tool_that_was_replaced_by_another_of_its_name_denies() -> None:
 
 def of_client(parameters: dict[str, Any] | None = None, name: str = "open_file") -> Any:
     """The tools of one client, as a task has them."""
-    return client_tools([{"name": name, "description": "Open.", "parameters": parameters or {"type": "object", "properties": {}}}])
+    return client_tools(
+        [{"name": name, "description": "Open.", "parameters": parameters or {"type": "object", "properties": {}}}]
+    )
 
 
 @pytest.mark.parametrize("parameters", [None, {"type": "object", "properties": {"cents": {"type": "integer"}}}])
@@ -293,7 +294,9 @@ async def test_a_policy_that_does_not_fit_the_tool_of_a_client_denies_it() -> No
     guard = Authorize(CedarPolicy(text))
     async with Gate([lookup], [guard], effects=Effects(durable=False), signing_keys=["k" * 32]) as gate:
         task = gate.with_tools(of_client({"type": "object", "properties": {"order_id": {"type": "integer"}}}))
-        assert (await task.call(ToolCall(id="c", name="open_file", arguments={"order_id": 1}), user=CLERK)).outcome is Outcome.DENIED
+        assert (
+            await task.call(ToolCall(id="c", name="open_file", arguments={"order_id": 1}), user=CLERK)
+        ).outcome is Outcome.DENIED
         assert [one.name for one in task.tools_for(CLERK)] == ["lookup"]
         assert await task.invoke("lookup", {"order_id": "A"}, user=CLERK) == "sent"
 
