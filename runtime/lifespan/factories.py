@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from contextlib import AsyncExitStack
 from typing import Any
@@ -39,15 +40,16 @@ class Factories:
         for recipe in self._registry.global_recipes():
             try:
                 await self._scope.provide(recipe)
-            except BaseException as error:
+            except BaseException as raised:
+                error = as_failure(raised)
                 emit(LogEvent.PROVIDER_FAILED, provider=recipe.name, phase="make", error=error)
                 try:
                     await self.close()
                 except Exception as closing:  # noqa: BLE001  (the first failure is the cause)
                     error.add_note(f"closing what was made before failed, too: {type(closing).__name__}")
-                if not isinstance(error, Exception):
-                    raise
-                raise ProviderError(f"the factory of {recipe.name} failed: {type(error).__name__}") from error
+                if isinstance(error, Exception):
+                    raise ProviderError(f"the factory of {recipe.name} failed: {type(error).__name__}") from error
+                raise
 
     def forget(self) -> int:
         """End the scope without closing its instances; return the number of those that would have been closed."""
@@ -83,3 +85,14 @@ async def _shut_down(resource: Any) -> None:
 
 def _log_failure(left: Exit, error: BaseException) -> None:
     emit(LogEvent.PROVIDER_FAILED, provider=left.recipe.name, phase="close", error=error)
+
+
+def as_failure(error: BaseException) -> BaseException:
+    """Return an error in place of a cancellation without a request; any other error stays.
+
+    A task group takes such a cancellation for the end of its task: a service that did not start would say nothing.
+    """
+    task = asyncio.current_task()
+    if not isinstance(error, asyncio.CancelledError) or task is None or task.cancelling():
+        return error
+    return RuntimeError("it raised CancelledError, and nothing cancelled the gate")

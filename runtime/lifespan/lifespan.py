@@ -13,7 +13,7 @@ from callgate.hooks.base import name_of
 from callgate.providers.registry import ProviderRegistry
 from callgate.providers.stores.base import Store
 from callgate.runtime.lifespan.background import BackgroundTask, BackgroundTasks
-from callgate.runtime.lifespan.factories import Factories
+from callgate.runtime.lifespan.factories import Factories, as_failure
 from callgate.runtime.pipeline import scopes
 from callgate.runtime.pipeline.services import Services, close_all
 from callgate.runtime.pipeline.shield import awaited, under_shield
@@ -233,6 +233,7 @@ class Lifespan:
 
         Raises:
             TimeoutError: the step took longer; it was cancelled.
+            RuntimeError: the step raised ``CancelledError`` by itself.
         """
         await _named(under_shield(awaited(step), self._share()), name)
 
@@ -243,6 +244,11 @@ async def _named(step: Awaitable[object], name: str) -> None:
         await step
     except TimeoutError as error:
         raise TimeoutError(f"{name} did not close in time: {error}; see Options(closing=)") from error
+    except asyncio.CancelledError as error:
+        if (failure := as_failure(error)) is error:
+            raise
+        failure.add_note(f"The gate was closing {name}.")
+        raise failure from error
     except Exception as error:
         error.add_note(f"The gate was closing {name}.")
         raise

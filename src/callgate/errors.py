@@ -64,8 +64,7 @@ class CallgateError(Exception):
         if code is not None:
             self.code = code
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Return the parts for pickle and copy. They call no constructor: its arguments are not ``args``."""
+    def __reduce__(self) -> tuple[Any, ...]:  # pickle and copy call no constructor: its arguments are not ``args``
         return copyreg.__newobj__, (type(self),), {**vars(self), "args": self.args}  # type: ignore[attr-defined]
 
 

@@ -170,6 +170,30 @@ async def test_a_close_that_fails_does_not_keep_the_others_open() -> None:
     assert log[3:] == ["close Three", "close Two", "close One"]
 
 
+@pytest.mark.parametrize("phase", ["fails", "closing", "at_close"])
+async def test_a_cancellation_without_a_request_is_an_error_of_the_gate(phase: str) -> None:
+    """A task group takes it for the end of its task: the service would be gone, and nothing would say so."""
+    log: Log = []
+    stray: dict[str, Any] = {phase: asyncio.CancelledError()} if phase != "at_close" else {}
+    gate = Gate(provide={One: making(One, log), Two: making(Two, log, **stray)})
+
+    async def close() -> None:
+        raise asyncio.CancelledError
+
+    async def serve() -> None:
+        async with gate:
+            if phase == "at_close":
+                gate.at_close(close)
+
+    with pytest.raises(BaseExceptionGroup) as caught:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(serve())
+    (error,) = caught.value.exceptions
+    assert isinstance(error, ProviderError if phase == "fails" else RuntimeError)
+    assert log[-1] == "close One", "the others are closed"
+    assert not gate.is_open
+
+
 async def test_a_gate_opens_again_with_new_instances() -> None:
     """Contract 84."""
     log: Log = []
