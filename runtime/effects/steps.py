@@ -65,12 +65,9 @@ class LedgerClaims:
 
     def of_tool(self, parts: PlanParts) -> tuple[StepCall, EffectSteps]:
         """Return the step that claims the effect, whose release settles the claim, and the ledger for calls of the tool."""
-        steps = EffectSteps(self._ledger, parts)
-        at = steps.step
-        if parts.trace:
-            return (ASYNC_LEASE, traced(at, steps.begin), at), steps
-        if steps.waits:
-            return (ASYNC_LEASE, steps.begin, at), steps
+        at = (steps := EffectSteps(self._ledger, parts)).step
+        if parts.trace or steps.waits:
+            return (ASYNC_LEASE, traced(at, steps.begin) if parts.trace else steps.begin, at), steps
         return (SYNC_LEASE, steps.begin_now, at), steps
 
 
@@ -289,8 +286,7 @@ class EffectSteps:
                 found = await self._find(tenant, effect, alias)
             if found is None or claimable(found, effect, retry=self.is_retryable):
                 return None
-            waits = self.host.suspensions
-            other = found.input_hash != effect.input_hash
+            waits, other = self.host.suspensions, found.input_hash != effect.input_hash
             if other and waits is not None and await waits.was_edited(ctx, effect.input_hash, found.input_hash):
                 return replace(found, input_hash=effect.input_hash)  # an approver edited the arguments of this call
         except StoreError as error:
@@ -336,9 +332,8 @@ class EffectSteps:
             from callgate.runtime.pipeline.transaction_claim import SharedStore, TransactionClaim  # few tools have one
 
             claim = TransactionClaim(self.host, *facts, cast("SharedStore", ledger.store), ledger.now)
-        ctx.run.claim, claim.alias = claim, alias
-        if ctx.run.resumed is not None:
-            claim.more = more_aliases(ctx, ledger.namespace)
+        more = () if ctx.run.resumed is None else more_aliases(ctx, ledger.namespace)
+        ctx.run.claim, claim.alias, claim.more = claim, alias, more
         return None
 
     async def _claim_resumed(
@@ -377,8 +372,9 @@ class EffectSteps:
 
         async def once() -> tuple[bool, EffectRecord]:
             async with AsyncExitStack() as chains, self.ledger.store.transaction() as written:
-                # The lease begins here: the transaction has waited for a connection.
-                leased = replace(effect, lease_until=self.ledger.now() + self.ledger.valid)
+                leased = replace(
+                    effect, lease_until=self.ledger.now() + self.ledger.valid
+                )  # now that it has a connection
                 if not await written.suspensions.replace(ctx.user.tenant or "", resumed.used()):
                     raise NotPending("another process resumed it meanwhile")
                 mine, found = await written.effects.claim(tenant, leased, retry=self.is_retryable, alias=alias)
