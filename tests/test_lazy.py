@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from shutil import copytree
+from subprocess import run
 from types import ModuleType
 
 import pytest
@@ -163,3 +165,23 @@ def test_the_helper_imports_nothing_of_callgate() -> None:
     tree = ast.parse((ROOT / "src/callgate/_lazy.py").read_text("utf-8"))
     imported = [str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     assert [name for name in imported if name.startswith("callgate")] == []
+
+
+@pytest.mark.parametrize(
+    "statement", ["callgate.Gate", "import callgate.hooks", "from callgate.jobs import JobRetries"]
+)
+def test_a_checkout_without_links_says_what_to_do(statement: str, tmp_path: Path) -> None:
+    """Git writes files in place of links where it may make none, as on Windows; the error was a ``RecursionError``."""
+    source = ROOT / "src" / "callgate"
+    links = {one.name for one in source.iterdir() if one.is_symlink()}
+    copytree(source, tmp_path / "callgate", ignore=lambda _, names: links & set(names))
+    done = run(
+        [sys.executable, "-S", "-c", f"import callgate\n{statement}"],
+        env={"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("ModuleNotFoundError: callgate.")
+    assert "core.symlinks true" in last

@@ -127,6 +127,13 @@ def _submodule(module_name: str, name: str, table: Mapping[str, str]) -> Any:
     raise AttributeError(f"module {module_name!r} has no attribute {name!r}{hint}")
 
 
+_ROOMS = frozenset({"hooks", "providers", "runtime", "tools"})
+_NO_LINKS = (
+    "in a checkout its folder is a symbolic link. Let git make links (git config core.symlinks true) and check out again, "
+    "or install the package"
+)
+
+
 class _Hint(ModuleNotFoundError):
     """A name that does not exist, with the line to write."""
 
@@ -143,6 +150,8 @@ class _Hints:
     def find_spec(cls, wanted: str, path: object = None, target: object = None) -> None:  # noqa: ARG003
         """Find nothing; raise the hint for a name of a public module."""
         module_name, _, name = wanted.rpartition(".")
+        if module_name == "callgate" and name in _ROOMS:
+            raise ModuleNotFoundError(f"{wanted} is not there: {_NO_LINKS}", name=wanted)
         table = cls.tables.get(module_name)
         line = None if table is None or name.startswith("__") or name in table else _line_for(module_name, name, table)
         if line is not None:
