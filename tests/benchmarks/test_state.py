@@ -17,7 +17,7 @@ from callgate.providers.stores.effects import EffectRecord, EffectState
 from callgate.providers.stores.sql.ledger import SqlLedgerWriter
 
 FEW = Load(4, 4, 8, 1)
-TINY = state.Effort((0.1, 1), FEW, FEW, FEW, FEW, FEW, FEW, (1, 4))
+TINY = state.Effort((0.1, 1), FEW, FEW, FEW, FEW, FEW, FEW, FEW, (1, 4))
 ON_SQLITE = [
     "audit_sqlite_x_before",
     "audit_sqlite_one_caller_x_before",
