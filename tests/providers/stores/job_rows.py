@@ -139,9 +139,8 @@ class Model:
         found = self.of(tenant, id)
         dead = found is not None and found.state is DEAD
         if dead:
-            self.change(
-                id, state=QUEUED, run_at=run_at, attempts=0, stop=False, ended_at=None, sent_at=None, result=None
-            )
+            nothing = dict.fromkeys(("ended_at", "sent_at", "result", "reason"))
+            self.change(id, state=QUEUED, run_at=run_at, attempts=0, stop=False, **nothing)
         return dead
 
     def replace(self, tenant: str, new: Job) -> bool:
