@@ -14,6 +14,7 @@ from callgate.providers.stores.base import AuditRow, AuditStore, AuditTip, Store
 from callgate.providers.stores.effects import OPEN_STATES, Alias, EffectRecord, EffectState, EffectStore
 from callgate.providers.stores.turns import Entered, Turns
 
+# Those of canonical JSON in ``tools/values.py``, which a store may not import.
 _JSON = orjson.OPT_SORT_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 
 

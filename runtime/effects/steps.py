@@ -372,9 +372,8 @@ class EffectSteps:
 
         async def once() -> tuple[bool, EffectRecord]:
             async with AsyncExitStack() as chains, self.ledger.store.transaction() as written:
-                leased = replace(
-                    effect, lease_until=self.ledger.now() + self.ledger.valid
-                )  # now that it has a connection
+                # The lease begins here: the transaction has waited for a connection.
+                leased = replace(effect, lease_until=self.ledger.now() + self.ledger.valid)
                 if not await written.suspensions.replace(ctx.user.tenant or "", resumed.used()):
                     raise NotPending("another process resumed it meanwhile")
                 mine, found = await written.effects.claim(tenant, leased, retry=self.is_retryable, alias=alias)

@@ -176,20 +176,20 @@ def _supplier(parts: PlanParts) -> Callable[[InvokeContext], Awaitable[dict[str,
 # ---------------------------------------------------------------------- styles
 
 
-def _bound(ctx: InvokeContext, record: ToolRecord, arguments: dict[str, object], extra: dict[str, object]) -> Any:
-    """Return the body as a function without parameters. The constructor of a class is part of its body."""
-    if record.style is Style.KEYWORDS:
-        return functools.partial(record.execute, **arguments, **extra)
-    if record.style is Style.COMPONENT:
-        return record.execute(arguments, **extra).run
-    return functools.partial(record.execute, arguments, ToolView(ctx), **extra)
+_BOUND: dict[Style, Callable[..., Callable[[], Any]]] = {
+    Style.KEYWORDS: lambda execute, _, arguments, extra: functools.partial(execute, **arguments, **extra),
+    Style.COMPONENT: lambda execute, _, arguments, extra: execute(arguments, **extra).run,
+    Style.RECORD: lambda execute, ctx, arguments, extra: functools.partial(execute, arguments, ToolView(ctx), **extra),
+}
+"""By style: the body as a function without parameters. The constructor of a class is part of its body."""
 
 
 def _starter(record: ToolRecord, *, hard: bool) -> Callable[..., Awaitable[object]]:
-    run, streams = _runner(record, hard=hard), record.streams and record.style is not Style.RECORD
+    run, bound, execute = _runner(record, hard=hard), _BOUND[record.style], record.execute
+    streams = record.streams and record.style is not Style.RECORD
 
     async def start(ctx: InvokeContext, arguments: dict[str, object], extra: dict[str, object]) -> object:
-        call = _bound(ctx, record, arguments, extra)
+        call = bound(execute, ctx, arguments, extra)
         return await run(ctx, functools.partial(_drain, ctx, call) if streams else call)
 
     return start

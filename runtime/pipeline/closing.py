@@ -207,9 +207,8 @@ class ClosingSteps:
                         finally:
                             defer(ctx, shielded.deferred)
                             step = ctx.run.step  # one without a hook settles an effect or closes an instance
-                            ctx.run.pending_release |= shielded.timed_out and (
-                                step.stays is not None or step.hook is None
-                            )
+                            if shielded.timed_out and (step.stays is not None or step.hook is None):
+                                ctx.run.pending_release = True
             except BaseException as error:  # noqa: BLE001  (as in ``close``)
                 _record_failure(ctx, error, one if self.running is None else None)
             self.running = None
