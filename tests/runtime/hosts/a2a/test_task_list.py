@@ -231,8 +231,8 @@ async def test_a_list_of_large_tasks_stops_the_loop_for_at_most_50_ms(
         monkeypatch.setattr(task_list, "PIECE", 10**9)
         monkeypatch.setattr(task_list, "MAX_SHOWN", 10**9)
     tasks = Tasks()
-    large = new_data_part([0] * 3_000)
-    for number in range(75):
+    large = new_data_part([0] * 4_200)
+    for number in range(80):  # in one step, half as long again as the limit on a fast machine
         one = task(f"t{number}", WORKING)
         one.history.append(p.Message(message_id="m", parts=[large]))
         await saved(tasks.store, one)
