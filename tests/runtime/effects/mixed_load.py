@@ -30,9 +30,10 @@ from callgate import (
     tool,
 )
 from callgate.errors import StoreError
-from callgate.hooks import Cache, Concurrency, Retry
+from callgate.hooks import Cache, Committed, Concurrency, Retry
 from callgate.jobs import EmbeddedJobs
 from callgate.providers.stores.address import store_at
+from callgate.runtime.effects.reconciling import settle_unknown
 from callgate.runtime.testing.fault_calls import Faults
 from callgate.stores import EffectState, JobState
 from callgate.testing import FaultyStore
@@ -309,7 +310,7 @@ class Load:
             allow_unguarded=True,
             # Orders are asked for again within seconds. Rows in memory that were kept would hide what leaks.
             effects=Effects(durable=False, wait=0.5, keep=60.0 if store == "memory://" else None),
-            jobs=Jobs(engine=EmbeddedJobs(2), max_attempts=2, backoff=0.0),
+            jobs=Jobs(engine=EmbeddedJobs(2), max_attempts=2, backoff=0.0, keep=60.0 if store == "memory://" else None),
             signing_keys=["ab" * 32],
         )
         self.holding = 0
@@ -374,8 +375,7 @@ class Load:
             async with asyncio.TaskGroup() as clients:
                 for _ in range(AT_ONCE):
                     clients.create_task(self.client(until))
-                if self.store == "memory://":
-                    clients.create_task(self._prune(until))
+                clients.create_task(self._operate(until))
             self.faults.every = None
             for _ in range(600):  # bodies that were left behind, and jobs
                 counted = await gate.store.jobs.count()
@@ -385,12 +385,28 @@ class Load:
             await gate._services.left_behind.drain(30)
             return [*await self._permits(), *await self._ledger(), *await self._jobs(), *self._seconds()]
 
-    async def _prune(self, until: float) -> None:
-        """Prune old rows more often than a gate does, which keeps them for hours."""
+    async def _operate(self, until: float) -> None:
+        """Let go of what is kept by promise, and of the log of the faults: what grows beside them is a leak.
+
+        In memory an operator settles unknown effects, and old rows are pruned. A store on disk keeps its rows there.
+        """
         clock = asyncio.get_running_loop().time
         while clock() < until:
-            await self.gate.maintain()
+            self.faults.log.clear()
+            if self.store == "memory://":
+                await self._settle_unknown()
+                await self.gate.maintain()
             await asyncio.sleep(min(10.0, max(0.0, until - clock())))
+
+    async def _settle_unknown(self) -> None:
+        """Record unknown effects as committed, as an operator would who does not pay an order again."""
+        effects, now = self.gate.store.effects, time.time()
+        after = None
+        while rows := await effects.list(None, states=[EffectState.UNKNOWN], after=after):
+            for tenant, effect in rows:
+                await settle_unknown(effects, now, tenant, effect, Committed(None))
+            tenant, last = rows[-1]
+            after = (last.began_at, tenant, last.key)
 
     async def _permits(self) -> list[str]:
         """All permits of each user can be held at once, and no more."""
