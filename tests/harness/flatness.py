@@ -31,15 +31,15 @@ def held() -> Held:
 
 @dataclass
 class Flatness:
-    """Samples until its task is cancelled."""
+    """Samples over a time."""
 
     samples: list[Held] = field(default_factory=list[Held])
 
-    async def sample(self, every: float) -> None:
-        """Take a sample every so many seconds."""
-        while True:
+    async def sample(self, seconds: float, number: int = 100) -> None:
+        """Take so many samples in so many seconds."""
+        for _ in range(number):
             self.samples.append(held())
-            await asyncio.sleep(every)
+            await asyncio.sleep(seconds / number)
 
     def growth(self) -> Held:
         """The median of the last fifth of the samples, less that of the second."""

@@ -95,6 +95,10 @@ class Nursery:
             assert line, "it has ended"
             self._heard.append(json.loads(line))
 
+    def forget(self, pid: int) -> None:
+        """Forget what was said of a worker that is buried: another process may get its id."""
+        self._heard = [said for said in self._heard if pid not in (said.get("dead"), said.get("ready"))]
+
 
 class KillLoop:
     """Rounds on one database: workers are born, killed, looked after, and the next ones repeat what was not answered."""
@@ -163,6 +167,7 @@ class KillLoop:
             os.kill(pid, signal.SIGKILL)
         self.nursery.tell(bury=pid)
         status = await self.nursery.hear("status")
+        self.nursery.forget(pid)
         assert status == signal.SIGKILL, f"it ended by itself: {why_it_broke(self._journal)}"
         self.left.kills[how] += 1
 
@@ -196,7 +201,6 @@ class KillLoop:
             self._read = journal.tell()
         for line in text.splitlines():
             said = json.loads(line)
-            self.left.journal.append(said)
             asked = said.get("answer", said)
             if "ask" not in asked or asked["other"]:
                 continue
@@ -238,6 +242,7 @@ class KillLoop:
         left, store = self.left, self.gate.store
         left.problems += ["some calls wait for ever"] * (rounds == 100)
         left.problems += [f"{job_of(number)} has no answer" for number in self.unanswered]
+        left.journal = [json.loads(line) for line in self._journal.read_bytes().splitlines()]
         left.lines = [json.loads(line) for line in self._effects.read_bytes().splitlines()]
         left.rows = {row.key: row for _, row in await store.effects.list(None, limit=EVERYTHING)}
         left.intents = {row.body["request_id"] async for row in store.audit.read(None) if row.body["kind"] == "intent"}
