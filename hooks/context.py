@@ -88,7 +88,8 @@ class InvokeContext:
     replayed: bool = _shown(lambda ctx: ctx.run.replayed, "Whether an earlier call with the key ran it.")
     pending: Suspension | None = _shown(lambda ctx: ctx.run.pending, "The suspension that ended the call, if one did.")
     raw_input: Any = _shown(
-        lambda ctx: ctx.run.shown_raw, "The caller's arguments, text or object, as an immutable view."
+        lambda ctx: ctx.run.show_raw() if (shown := ctx.run.shown_raw) is MISSING else shown,
+        "The caller's arguments, text or object, as an immutable view.",
     )
     request_id: str = _shown(
         lambda ctx: ctx.run.known_request_id, "The caller's, or a new one; also the correlation id."
@@ -112,7 +113,7 @@ class InvokeContext:
         self.run.put_input(value)
 
     input: Any = _shown(
-        lambda ctx: ctx.run.shown_input,
+        lambda ctx: ctx.run.show_input() if (shown := ctx.run.shown_input) is MISSING else shown,
         """The parsed arguments, as an immutable view; a hook sets a new value up to ``will_normalize_input``.
 
         Before the arguments are parsed it holds only a value that a hook has set; ``raw_input`` has the caller's.
@@ -144,7 +145,7 @@ class InvokeContext:
         self.run.put_output(value)
 
     output: Any = _shown(
-        lambda ctx: ctx.run.shown_output,
+        lambda ctx: ctx.run.show_output() if (shown := ctx.run.shown_output) is MISSING else shown,
         "The tool's output, or a hook's response, as an immutable view; hooks of the output stages may set it.",
         _set_output,
     )

@@ -9,18 +9,16 @@ from collections.abc import Set as AbstractSet
 from copy import copy
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any, TypeVar
+from typing import Any, Protocol
 
 import orjson
 
 from callgate.errors import Invalid
-from callgate.providers.registry import MISSING
 from callgate.tools.calls import Issue
 from callgate.tools.limits import DEFAULT_LIMITS, Limits
 from callgate.tools.schemas.validation import Validator, explain
 from callgate.tools.values import SCALARS, clip, deeper_than, pointer
 
-R = TypeVar("R")
 PLAIN = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 """Options of the fast encoder with which it gives the same JSON as pydantic."""
 OUTPUT_REFUSED = {
@@ -75,6 +73,12 @@ def check_content(largest: int, total: int, limits: Limits) -> None:
                 f"limits=Limits({name}={size}) at the tool or in Options",
                 code="output_too_large",
             )
+
+
+class HoldsOutput(Protocol):
+    """The state of a call, as far as it knows which output keeps the limits."""
+
+    limited: object
 
 
 class Unread(Exception):
@@ -193,7 +197,7 @@ class Dump:
         self._dump: Callable[..., object] | None = None
         if adapter is not None:
             self._dump = partial(adapter.serializer.to_python, mode="json", by_alias=by_alias)
-        self._named, self._members = named, members
+        self._named, self.members = named, members
         self._is_open, self._first, self._each = is_open, first, each
         self._loose = adapter is None and first is None and each is None
 
@@ -223,14 +227,10 @@ class Dump:
             refused = error if isinstance(error, Invalid) else not_json(value, reader.deepest)
         raise refused
 
-    def plain_only(self, copy: Callable[[R, Any], object]) -> Callable[[R, Any], object]:
-        """Return *copy*, a function that copies plain JSON, for the outputs that need nothing else; MISSING for others."""
-        members = self._members
-        if members is None:
-            return copy if self._loose else lambda _run, _output: MISSING
-        return lambda run, output: (
-            copy(run, output) if output.__class__ is dict and members >= output.keys() else MISSING
-        )
+    @property
+    def takes_plain(self) -> bool:
+        """True if plain JSON needs no conversion, or does not if it is an object of the ``members``."""
+        return self._loose or self.members is not None
 
     def _serialised(self, value: object, reader: Reader) -> object:
         if self._dump is not None:

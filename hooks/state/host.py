@@ -28,7 +28,7 @@ from callgate.tools.arguments.hydration import Hydrator
 from callgate.tools.arguments.parsing import Parsed
 from callgate.tools.definition import NoSchemaMode, ToolDefinition
 from callgate.tools.limits import Limits
-from callgate.tools.outputs import Dump
+from callgate.tools.outputs import Dump, HoldsOutput
 from callgate.tools.record import ToolRecord
 from callgate.tools.schemas.validation import Validator
 
@@ -157,12 +157,6 @@ class ModeRules(Protocol[C_contra]):
     def mode_of(self, verdict: NoSchemaVerdict | None) -> NoSchemaMode | None:
         """Return the mode that holds for a call with this verdict of the policy."""
         ...
-
-
-class HoldsOutput(Protocol):
-    """The part of ``Run`` that knows which output keeps the limits."""
-
-    limited: object
 
 
 class Checks(Protocol[C_contra]):

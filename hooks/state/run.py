@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from hashlib import sha256
-from typing import Any, Generic, Protocol, TypeAlias, cast
+from typing import Any, Generic, Protocol, TypeAlias
 
 from callgate.errors import ControlRespond, Invalid, StageError
 from callgate.hooks.effects import Claim
@@ -44,60 +44,25 @@ from callgate.tools.values import SCALARS, deeper_than, hash_of, thaw
 Watch: TypeAlias = Callable[[C, AbstractAsyncContextManager[object]], AbstractAsyncContextManager[object]]
 
 
-class _ShownInput:
-    """The default of ``Run.shown_input``; once set, the attribute is the instance's own, and costs no call."""
-
-    def __get__(self, run: Run[C], owner: type) -> object:
-        if run.input_state == RAW:
-            if run.input_log is not None:  # a hook has set it
-                return input_view(run.input)
-            raise StageError(
-                f"{run.step.stage} runs before the arguments are parsed; read ctx.raw_input (text or an object, not "
-                f"checked), or read ctx.input in {Stage.WILL_VALIDATE_INPUT} or later"
-            )
-        run.shown_input = view = input_view(run.input)
-        return view
-
-
-class _ShownOutput:
-    """The default of ``Run.shown_output``, as ``_ShownInput``; a scalar is not kept, because the tool may replace it."""
-
-    def __get__(self, run: Run[C], owner: type) -> object:
-        value = run.output
-        if value.__class__ in SCALARS:
-            return value
-        run.shown_output, run.viewed = output_view(value), True
-        return run.shown_output
-
-
-class _KnownRequestId:
-    """The default of ``Run.known_request_id``: the id of the caller, or the first read makes a new id."""
-
-    def __get__(self, run: Run[C], owner: type) -> str:
-        if run.request_id is None:
-            run.request_id = new_id()
-        run.known_request_id = run.request_id
-        return run.request_id
-
-
-class _ShownRaw:
-    """The default of ``Run.shown_raw``, as ``_ShownInput``."""
-
-    def __get__(self, run: Run[C], owner: type) -> object:
-        run.shown_raw = raw_view(run.raw_input)
-        return run.shown_raw
-
-
 class Run(Generic[C]):
     """The state that the runtime keeps of one invocation, beside the context of its hooks.
 
-    Attributes that are rarely set have class-level defaults, so making a run is cheap. The constructor sets those that
-    every invocation reads, because a class-level read costs more than a store. ``C`` is ``InvokeContext``.
+    What most invocations set has a slot, which the constructor fills. The rest has class-level defaults. Without slots,
+    CPython would keep one table of names for all runs, and close it after the first thirty: each later run that sets
+    another name would get a dict of its own, of 1 kB. ``C`` is ``InvokeContext``.
     """
+
+    __slots__ = (
+        *("__dict__", "cache_hit", "checked", "deadline_at", "error", "executed", "finished", "input", "input_state"),
+        *("leases", "limited", "off_fast_path", "outcome", "output", "output_log", "plan", "raw_input", "read_at"),
+        *("request_id", "requests", "returned_at", "scope", "shown_input", "shown_output", "shown_raw", "started"),
+        *("step", "tool_call", "user", "validate_response"),
+    )
 
     step: PlanStep
     raw_input: Any
     input: Any
+
     session_id: str | None = None
     task: TaskIds = NO_TASK
     job: str | None = None  # the id of the job that makes this call
@@ -109,13 +74,9 @@ class Run(Generic[C]):
     no_schema: NoSchemaVerdict | None = None  # the mode that the policy decided for a call without a schema
     repair: Repair | None = None  # the repair of the arguments, before and after
     cancelled_once: bool = False  # scopes of anyio around the call cancel it once
-    validate_response: bool = True
-    outcome: Outcome | None = None
     attempt: int = 1
     tries: int = 0
     depth: int = 0
-    executed: bool = False
-    cache_hit: bool | None = None
     idempotency_key: str | None = None
     joins_waiting: bool = False  # a repeat with the same arguments shares its suspension
     pending: Suspension | None = None
@@ -136,10 +97,8 @@ class Run(Generic[C]):
     abandoned: bool = False
     body_left: bool = False  # the body may still run
     left: list[asyncio.Future[object]] | None = None  # what was abandoned and has not ended
-    requests: int = 0  # to cancel the task, before the call
     grouped: bool = False  # an error left a task group, which may have left a request to cancel
     unknown: BaseException | None = None  # the error of a call that names no tool
-    finished: float | None = None
     parse_rules: tuple[str, ...] = ()
     events: Consumer[C] | None = None
     shadows: dict[object, C] | None = None  # the contexts of hooks in shadow mode, by registration
@@ -148,27 +107,12 @@ class Run(Generic[C]):
     scrubber: Scrubber | None = None
     maskers: tuple[Callable[[object], object], ...] = ()
 
-    input_state: int = RAW
-    shown_input: Any = _ShownInput()  # what hooks read as ``ctx.input``
     masked: object = MISSING
     masked_by: tuple[float, PlanStep] | None = None  # when, and by which step
     frozen_hash: str | None = None  # the SHA-256 of the frozen arguments, once something asks for it
-    checked: Any = MISSING  # the arguments that passed validation before the freeze
-    read_at: float = 0.0  # the time at which the arguments were parsed, where a hook may ask for it
-    output: Any = None
-    limited: object = MISSING  # the output that is known to keep the limits of size and depth
     sent: tuple[int, int] = (0, 0)  # bytes of JSON and of content in the parts that this attempt has sent
-    shown_output: Any = _ShownOutput()  # what hooks read as ``ctx.output``
-    viewed: bool = False  # whether ``shown_output`` is set
-    shown_raw: object = _ShownRaw()  # what hooks read as ``ctx.raw_input``
     shown_call: ToolCall | None = None
     input_log: list[Kept] | None = None
-    output_log: list[Kept] | None = None
-    returned_at: float | None = None  # the time at which this attempt of the tool returned, where a hook may ask for it
-    tool_call: ToolCall | None = None
-    request_id: str | None = None
-    known_request_id: str = cast("str", _KnownRequestId())  # what hooks read as ``ctx.request_id``
-    scope: ProviderScope | None = None
     unit: ProviderScope | None = None  # the scope of the execution that runs, where providers need one
     body_error: BaseException | None = None  # with which the body of this execution ended
     ends_scope: bool = True  # False for a nested call, and for a scope that an abandoned body still holds
@@ -178,14 +122,65 @@ class Run(Generic[C]):
     def __init__(self, plan: CallPlan[C], arguments: object, user: User, started: float) -> None:
         self.plan = plan
         self.raw_input = self.input = arguments
-        if arguments.__class__ is str:  # a text is its own view
-            self.shown_raw = arguments
+        self.shown_raw: object = arguments if arguments.__class__ is str else MISSING  # a text is its own view
         self.user = user
         self.started = started
         self.deadline_at: float | None = None  # by the gate's clock
         self.off_fast_path = False  # True with a deadline, an error, a deferred cancellation, or a step that waited
         self.leases: Leases = None
         self.error: BaseException | None = None
+        self.input_state: int = RAW
+        self.read_at: float = 0.0  # the time at which the arguments were parsed, where a hook may ask for it
+        self.checked: Any = MISSING  # the arguments that passed validation before the freeze
+        self.requests: int = 0  # to cancel the task, before the call
+        self.output: Any = None
+        self.limited: object = MISSING  # the output that is known to keep the limits of size and depth
+        self.executed = False
+        self.returned_at: float | None = None  # the time at which this attempt of the tool returned, as ``read_at``
+        self.output_log: list[Kept] | None = None
+        self.validate_response = True
+        self.outcome: Outcome | None = None
+        self.finished: float | None = None
+        self.cache_hit: bool | None = None
+        self.tool_call: ToolCall | None = None
+        self.request_id: str | None = None
+        self.scope: ProviderScope | None = None
+        self.shown_input = self.shown_output = MISSING  # views that hooks have read
+
+    @property
+    def known_request_id(self) -> str:
+        """The id of the caller, or a new one."""
+        if self.request_id is None:
+            self.request_id = new_id()
+        return self.request_id
+
+    def show_input(self) -> object:
+        """Return what hooks read as ``ctx.input``, or raise ``StageError`` if the arguments are not parsed yet."""
+        if self.input_state == RAW:
+            if self.input_log is not None:  # a hook has set it
+                return input_view(self.input)
+            raise StageError(
+                f"{self.step.stage} runs before the arguments are parsed; read ctx.raw_input (text or an object, not "
+                f"checked), or read ctx.input in {Stage.WILL_VALIDATE_INPUT} or later"
+            )
+        if self.shown_input is MISSING:
+            self.shown_input = input_view(self.input)
+        return self.shown_input
+
+    def show_output(self) -> object:
+        """Return what hooks read as ``ctx.output``; a scalar is not kept, because the tool may replace it."""
+        value = self.output
+        if value.__class__ in SCALARS:
+            return value
+        if self.shown_output is MISSING:
+            self.shown_output = output_view(value)
+        return self.shown_output
+
+    def show_raw(self) -> object:
+        """Return what hooks read as ``ctx.raw_input``."""
+        if self.shown_raw is MISSING:
+            self.shown_raw = raw_view(self.raw_input)
+        return self.shown_raw
 
     def scrubbed(self, error: BaseException) -> BaseException:
         """Return the error without the secrets of this invocation: the same object if it shows none."""
@@ -212,7 +207,7 @@ class Run(Generic[C]):
         if call.arguments.__class__ in SCALARS:
             return call
         if self.shown_call is None:
-            self.shown_call = replace(call, arguments=self.shown_raw)
+            self.shown_call = replace(call, arguments=self.show_raw())
         return self.shown_call
 
     def put_input(self, value: object) -> None:
@@ -233,7 +228,7 @@ class Run(Generic[C]):
     def settle(self, settled: dict[str, object]) -> None:
         """Make *settled* the input: the arguments with defaults and conversions, just before they are frozen."""
         self.input = settled
-        self.__dict__.pop("shown_input", None)  # made again when a hook reads it
+        self.shown_input = MISSING
 
     def masked_view(self) -> object:
         """Return the arguments that records may show."""
@@ -257,7 +252,7 @@ class Run(Generic[C]):
 
     def latest_input(self) -> object:
         """Return a view of the arguments as they are now: before they are parsed, as given or as a hook set them."""
-        return self.shown_raw if self.input_state == RAW and self.input_log is None else self.shown_input
+        return self.show_raw() if self.input_state == RAW and self.input_log is None else self.show_input()
 
     def take(self, response: ControlRespond) -> None:
         """Make a hook's response the output."""
@@ -278,19 +273,13 @@ class Run(Generic[C]):
             log = [] if at is None else [Kept(at, self.plan.running, self.output)]
         self.output = value if is_own else self.plan.builtins.response_as_json(self, value)
         self.output_log = [*log, kept_own(self, self.output)]
-        self.forget_view()
+        self.shown_output = MISSING
 
     def returned(self) -> None:
         """Begin the history of the output with the value that this attempt of the tool has returned."""
         self.returned_at = self.plan.now()
         self.output_log = None  # the output itself is the entry, until a hook sets another
-        if self.viewed:  # a hook of will_execute has read an earlier output
-            self.forget_view()
-
-    def forget_view(self) -> None:
-        """Forget the view of an earlier output, if a hook has read one."""
-        if self.viewed:
-            del self.shown_output, self.viewed
+        self.shown_output = MISSING  # a hook of will_execute may have read an earlier output
 
     def defer(self, cancelled: BaseException) -> None:
         """Defer a cancellation that arrived while a step had to finish; the runtime raises it after the step."""

@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from typing import Any, TypeAlias
 
+import orjson
+
 from callgate.errors import DeadlineExceeded, Invalid, RetryLater
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.plan import PlanParts
@@ -21,7 +23,7 @@ from callgate.runtime.pipeline.failure import counted, crashed
 from callgate.runtime.pipeline.leases import defer
 from callgate.tools.calls import ToolResult
 from callgate.tools.declaring.executor import output_of
-from callgate.tools.outputs import Reader, Unread
+from callgate.tools.outputs import PLAIN, Dump, HoldsOutput, Reader, Unread, not_finite
 from callgate.tools.record import Style, ToolRecord
 from callgate.tools.values import SCALARS, thaw
 
@@ -158,6 +160,46 @@ def _as_json(ctx: InvokeContext, output: object, *, waits: bool = True, ended: b
         if error.stage == "output" and run.claim is not None and ended and not reader.ran:
             run.claim.returned()  # the effect took place even if the output is not JSON
         raise
+
+
+def plain_copy(  # noqa: C901  (the copy is one function without calls: it runs in every call of a tool)
+    shallow: int, dump: Dump | None = None, *, bounded: bool = False
+) -> Callable[[HoldsOutput, object], object]:
+    """Make the function that copies plain JSON; it returns MISSING for other outputs, and for those that *dump* converts.
+
+    An output of *shallow* bytes keeps all limits. One that is *bounded* by its schema is not measured.
+    """
+    if dump is not None and not dump.takes_plain:
+        return lambda _run, _output: MISSING
+    members = None if dump is None else dump.members
+    dumps, loads, plain = orjson.dumps, orjson.loads, PLAIN
+
+    def copy(run: HoldsOutput, output: Any) -> object:
+        flat = None
+        if output.__class__ is dict:
+            for name, value in output.items():  # a loop: ``set.issuperset`` costs more for so few
+                if value.__class__ not in SCALARS or name.__class__ is not str:
+                    break
+                if members is not None and name not in members:
+                    return MISSING
+            else:
+                flat = output.copy()
+                if bounded:
+                    return flat
+        if members is not None and flat is None and not (output.__class__ is dict and members >= output.keys()):
+            return MISSING
+        try:
+            data = dumps(output, None, plain)
+        except TypeError:
+            return MISSING
+        if data.find(b"null") >= 0 and not_finite(output) is not None:  # null may stand for such a number
+            return MISSING
+        made = loads(data) if flat is None else flat
+        if len(data) <= shallow:
+            run.limited = made
+        return made
+
+    return copy
 
 
 def _supplier(parts: PlanParts) -> Callable[[InvokeContext], Awaitable[dict[str, object]]]:

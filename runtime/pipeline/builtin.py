@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import orjson
-
 from callgate.errors import Denied, Invalid, SchemaRefused
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.state.facts import FROZEN, LIVE
-from callgate.hooks.state.host import HoldsOutput
 from callgate.providers.registry import MISSING
+from callgate.runtime.pipeline.bodies import plain_copy
 from callgate.runtime.pipeline.no_schema import NoSchemaPolicy, NoSchemaRules
 from callgate.runtime.pipeline.services import Services
 from callgate.tools.arguments.hydrated import HydrationResult
@@ -24,8 +22,8 @@ from callgate.tools.declaring.component import attached_validator
 from callgate.tools.limits import DEFAULT_LIMITS, Limits
 from callgate.tools.outputs import (
     LOOSE,
-    PLAIN,
     Dump,
+    HoldsOutput,
     Reader,
     check_content,
     infinite,
@@ -37,8 +35,9 @@ from callgate.tools.outputs import (
     too_large,
 )
 from callgate.tools.record import ToolRecord
+from callgate.tools.schemas.engines.base import Compiled
 from callgate.tools.schemas.engines.dialect import Role
-from callgate.tools.schemas.exact import exact_integers, fast_check, wants_exact
+from callgate.tools.schemas.exact import exact_integers, wants_exact
 from callgate.tools.schemas.flat import admits, is_flat
 from callgate.tools.schemas.validation import Validator, compile_schema, explain
 from callgate.tools.values import SCALARS, deeper_than, digest, dump, hash_of, json_bytes, thaw
@@ -82,8 +81,8 @@ class BuiltIns:
         self.schema = None if definition.parameters is None else digest(definition.parameters)
         self.parse, self.admit = self._reader(checked=False), self._reader(checked=True)
         self.check_output = self._make_check_output()
-        self.dump, self.copy = Dump.of(record.to_json), self._make_copy(bounded=False)
-        self.copied = self.dump.plain_only(self._make_copy(bounded=self.bounded))
+        self.dump, self.copy = Dump.of(record.to_json), plain_copy(self.shallow)
+        self.copied = plain_copy(self.shallow, self.dump, bounded=self.bounded)
         self._hydrators: dict[bool, Hydrator] = {}
 
     @classmethod
@@ -105,7 +104,7 @@ class BuiltIns:
         """Return the reader of this tool's calls outside of an invocation; a gate makes the instances of *gated* tools."""
         made = self._hydrators.get(lazy)
         if made is None:
-            read = strict_reader(fast_check(None, exact=self.exact), self.limits, floats=self.floats)
+            read = strict_reader(None, self.limits, exact=self.exact, floats=self.floats)
             tool = UnmadeTool(record.id, "a gate has it") if gated else None
             made = Hydrator(record, self.arguments, self.limits, lazy=lazy, read=read, tool=tool)
             self._hydrators[lazy] = made
@@ -126,8 +125,8 @@ class BuiltIns:
         With *checked*, no hook runs before the freeze, and the step validates and freezes them as well.
         """
         slowly = self._admit_slowly if checked else self._parse_slowly
-        check = fast_check(self.arguments if checked else None, exact=self.exact)
-        read = strict_reader(check, self.limits, floats=self.floats, settle=self.settle if checked else None)
+        validator, settle = (self.arguments, self.settle) if checked else (None, None)
+        read = strict_reader(validator, self.limits, exact=self.exact, floats=self.floats, settle=settle)
         state, fast = (FROZEN, self.arguments is not None) if checked else (LIVE, True)
 
         def step(ctx: InvokeContext) -> None:
@@ -262,45 +261,17 @@ class BuiltIns:
         validator = self.output
         if validator is None:
             return None
-        check = validator.check
+        check, native = validator.check, validator.native if isinstance(validator, Compiled) else None
 
         def check_output(ctx: InvokeContext) -> None:
+            output = ctx.run.output
             try:
-                check(ctx.run.output)
+                if native is None or not native(output):
+                    check(output)
             except Exception as error:
-                raise output_refusal(validator, ctx.run.output) from error
+                raise output_refusal(validator, output) from error
 
         return check_output
-
-    def _make_copy(self, *, bounded: bool) -> Callable[[HoldsOutput, object], object]:
-        """Make the function that copies an output which is plain JSON; it returns MISSING for others.
-
-        With *bounded*, the output schema keeps a flat output small and finite, so it is not measured.
-        """
-        dumps, loads, shallow, plain = orjson.dumps, orjson.loads, self.shallow, PLAIN
-
-        def copy(run: HoldsOutput, output: Any) -> object:
-            flat = None
-            if output.__class__ is dict:
-                for name, value in output.items():  # a loop: ``set.issuperset`` costs more for so few
-                    if value.__class__ not in SCALARS or name.__class__ is not str:
-                        break
-                else:
-                    flat = output.copy()
-                    if bounded:
-                        return flat
-            try:
-                data = dumps(output, None, plain)
-            except TypeError:
-                return MISSING
-            if data.find(b"null") >= 0 and not_finite(output) is not None:  # null may stand for such a number
-                return MISSING
-            made = loads(data) if flat is None else flat
-            if len(data) <= shallow:
-                run.limited = made
-            return made
-
-        return copy
 
     def response_as_json(self, run: HoldsOutput, output: object) -> object:
         """Return an output that a hook gave as JSON, in a copy that the call alone holds.

@@ -127,7 +127,7 @@ async def attempt(ctx: InvokeContext) -> object:
     plan = ctx.run.plan
     ctx.run.tries += 1
     ctx.run.attempt, ctx.run.sent = ctx.run.tries, (0, 0)
-    ctx.run.forget_view()
+    ctx.run.shown_output = MISSING
     if ctx.run.tries > 1:
         await walk(ctx, plan.on_retry)
     await walk(ctx, plan.will_execute)

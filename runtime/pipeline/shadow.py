@@ -28,17 +28,23 @@ class Layer:
     """The state of a run as a layer sees it: its own attributes, else those of the run beneath."""
 
     frozen_hash: str | None = None  # the arguments of a layer may be its own
+    shown_input = shown_output = MISSING  # so are its views
 
     def __init__(self, beneath: object, **own: object) -> None:
         vars(self).update(own, beneath=beneath)
 
     def __getattr__(self, name: str) -> Any:
-        own = vars(self)
-        if name == "shown_output" and "output" in own:
-            return output_view(own["output"])
-        if name == "shown_input" and "input" in own and self.beneath.input_state == RAW:
-            return input_view(own["input"])
         return getattr(self.beneath, name)
+
+    def show_input(self) -> object:
+        """See ``Run``."""
+        own = vars(self)
+        return input_view(own["input"]) if "input" in own and self.input_state == RAW else self.beneath.show_input()
+
+    def show_output(self) -> object:
+        """See ``Run``: each read makes its view."""
+        own = vars(self)
+        return output_view(own["output"]) if "output" in own else self.beneath.show_output()
 
     @property
     def leases(self) -> object:
@@ -68,9 +74,6 @@ class Layer:
     def hash_of_input(self) -> str:
         """See ``Run``."""
         return Run.hash_of_input(cast("Run[InvokeContext]", self))
-
-    def forget_view(self) -> None:
-        """Each read makes its view."""
 
 
 class PartialContext(InvokeContext):

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from dependency_injector import containers, providers
 
-from callgate import Gate, InvokeContext, Options, Outcome, ProviderRegistry, Stage, ToolCall, User, invoke_tool
+from callgate import Gate, Hook, InvokeContext, Options, Outcome, ProviderRegistry, Stage, ToolCall, User, invoke_tool
 from callgate.errors import ProviderError, ProviderMissing, StageError
+from callgate.hooks import Audit, Authorize, Cache, Concurrency, Metrics, OutputPolicy, Quota
 from callgate.hooks.stages import STAGES, May, Section, stages_in
 from callgate.providers.clock import FakeClock
 from tests.hooks.making import DEFINITION, USER, Act, Watch, acting, at, call, echo, echoing, invoke, record
@@ -427,3 +428,23 @@ async def test_user_and_tenant_belong_to_the_invocation() -> None:
         for user in (User("a", tenant="x"), User("b"), User("c", tenant="y")):
             await gate.invoke("double", {"n": 1}, user=user)
     assert seen == [("a", "x"), ("b", None), ("c", "y")]
+
+
+# Memory
+
+
+async def test_usual_calls_keep_their_state_in_slots() -> None:
+    """A dict in each call costs 1 kB, and a tenth of the time of a call."""
+    user, kept = User("ann", tenant="acme", scopes={"maths"}), list[set[str]]()
+
+    class Looks(Hook):
+        def will_finalize_invoke(self, ctx: InvokeContext) -> None:
+            assert (ctx.input, ctx.raw_input, ctx.output) == ({"n": 4}, '{"n": 4}', 8)
+            kept.append(set(vars(ctx.run)))
+
+    stock = [Authorize(scopes={"maths"}), Quota("9/hour"), Concurrency(9), Cache(9.0), OutputPolicy(999), Audit(), Metrics(), Looks()]
+    async with Gate([record()], stock) as gate:
+        for _ in range(2):  # a miss and a hit
+            assert await gate.invoke("double", '{"n": 4}', user=user) == 8
+        await gate.call("double", '{"n": 4}', user=user, deadline=9.0)
+    assert kept == [set(), set(), {"alarm"}]

@@ -9,22 +9,28 @@ from jiter import from_json
 from callgate.tools.arguments.objects import is_flat_object
 from callgate.tools.arguments.parsing import parse_strict
 from callgate.tools.limits import Limits
+from callgate.tools.schemas.engines.base import Compiled, Validator
+from callgate.tools.schemas.exact import fast_check
 
 
 def strict_reader(
-    check: Callable[[object], object] | None,
+    validator: Validator | None,
     limits: Limits,
     *,
+    exact: bool,
     floats: bool,
     settle: Callable[[dict[str, object]], dict[str, object]] | None = None,
 ) -> Callable[[str | dict[str, object]], dict[str, object]]:
-    """Make a function from a JSON object or its text to arguments: it parses, then calls *check* and *settle*, if given.
+    """Make a function from a JSON object or its text to arguments: it parses, validates and settles them.
 
+    Without a *validator* the value is to be an object. *exact* is as for ``fast_check``.
     ``floats=False`` says that the schema allows no float. Then infinity, as which the parser reads ``1e999``, is not
     searched for, because validation refuses it. The function returns strict, valid arguments only. It raises some
     ``Exception`` for anything else, and the caller then parses it again with ``parse_arguments`` for a diagnosis.
     """
     small = 0 if floats else limits.small_text
+    native = validator.native if isinstance(validator, Compiled) and not exact else None
+    check = fast_check(validator, exact=exact)
 
     def read(given: str | dict[str, object]) -> dict[str, object]:
         if not isinstance(given, str):
@@ -35,10 +41,8 @@ def strict_reader(
             arguments = from_json(given.encode(), catch_duplicate_keys=True, allow_inf_nan=False)
         else:
             arguments = parse_strict(given, limits)
-        if check is not None:
+        if native is None or not native(arguments):
             check(arguments)
-        elif arguments.__class__ is not dict:
-            raise ValueError("not an object")
         return arguments if settle is None else settle(arguments)
 
     return read

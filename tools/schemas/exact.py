@@ -24,22 +24,24 @@ def wants_exact(schema: object) -> bool:
     return isinstance(schema, list | tuple) and any(wants_exact(part) for part in schema)
 
 
-def fast_check(validator: Validator | None, *, exact: bool) -> Check | None:
-    """Return the check of parsed arguments on the fast path: that of *validator*, if there is one.
+def fast_check(validator: Validator | None, *, exact: bool) -> Check:
+    """Return the check of parsed arguments on the fast path: that of *validator*, or that they are an object.
 
     With *exact* it also refuses a float like ``5.0``, which may have had a fraction in the text: for those the slow path
     reads the text again, with ``parse_arguments(exact=True)``. It searches for floats once.
     """
-    if not exact:
-        return None if validator is None else validator.check
     inner = _is_object if validator is None else validator.check
+    if not exact:
+        return inner
     if isinstance(validator, Compiled) and validator.inner is not None:
         inner = validator.inner
 
     def check(value: object) -> None:
         inner(value)
-        if _has_whole_float(value):
-            raise Rejected(_EXPECTED, "type")
+        members: dict[object, object] = value if isinstance(value, dict) else {"": value}
+        for member in members.values():  # a loop: most arguments are flat
+            if member.__class__ in _CAN_HOLD and _has_whole_float(member):
+                raise Rejected(_EXPECTED, "type")
 
     return check
 

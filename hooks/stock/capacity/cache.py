@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Iterable
 from hashlib import blake2b
+from itertools import chain
 from typing import Any, TypeAlias, Unpack
 
 import orjson
@@ -13,7 +14,7 @@ from callgate.errors import ControlRespond, HookError
 from callgate.hooks.base import Hook, Step
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.state.host import CallPlan
-from callgate.hooks.stock.capacity.single_flight import InFlightCall, Miss, SingleFlight
+from callgate.hooks.stock.capacity.single_flight import Miss, SingleFlight
 from callgate.hooks.stock.options import HookOptions, check_seconds, checked, set_options
 from callgate.hooks.stock.store_time import store_time
 from callgate.providers.kinds import refuse_result
@@ -131,12 +132,14 @@ class Cache(Hook):
             return None
         if type(store) is not MemoryCache:
             return self._look_up(ctx, store, key)
-        self._respond(ctx, key, store.get_now(key))  # in memory: no await, so no coroutine
-        self._note(ctx, Miss(self, store, key, self.single_flight.ended_of(key)))
+        entry = store.get_now(key)  # in memory: no await, so no coroutine
+        if entry is not None:
+            self._respond(ctx, key, entry)
+        self._note(ctx, Miss(self, store, key))
         return None
 
     async def _look_up(self, ctx: InvokeContext, store: CacheStore, key: MemoryKey) -> None:
-        miss = Miss(self, store, key, self.single_flight.ended_of(key))  # before the lookup
+        miss = Miss(self, store, key)
         self._respond(ctx, key, await self._entry(ctx, store, key))
         self._note(ctx, miss)
 
@@ -189,7 +192,7 @@ class Cache(Hook):
             miss.finish(entry and entry.value)
             raise
 
-    async def _follow(self, ctx: InvokeContext, miss: Miss, leader: InFlightCall) -> None:
+    async def _follow(self, ctx: InvokeContext, miss: Miss, leader: Miss) -> None:
         data = await self.single_flight.wait(miss, leader)
         if data is not None:
             ctx.data[self] = None
@@ -320,11 +323,11 @@ def _tags(given: object) -> frozenset[str]:
 
 def _bytes(tenant: str, owner: object, varies: Any, arguments: Any) -> bytes:
     """Serialise the key; equal JSON values give equal bytes, ``2`` and ``2.0`` included."""
-    if not _PLAIN.issuperset(map(type, arguments.values())):
-        arguments = _whole_numbers(arguments)
-    if varies is not None and not _PLAIN.issuperset(map(type, varies)):
-        varies = _whole_numbers(varies)
     about = [tenant, owner, varies, arguments]
+    for value in chain(arguments.values(), varies or ()):  # a loop: for so few values a set costs more
+        if value.__class__ not in _PLAIN:
+            about[2:] = _whole_numbers(varies), _whole_numbers(arguments)
+            break
     try:
         return orjson.dumps(about, option=orjson.OPT_SORT_KEYS)
     except TypeError:

@@ -29,14 +29,102 @@ _LEAD: object = object()
 """The response to a waiter that takes over as leader."""
 
 
-class InFlightCall:
-    """One value that a leading call computes, and the calls that wait for it."""
+class SingleFlight:
+    """The in-flight values of one cache hook.
 
-    __slots__ = ("key", "loop", "waiters")
+    ``rounds`` counts, by the hash of a tenant, how often entries were dropped. ``ended`` counts the flights that have
+    ended, by the hash of their key: a call whose lookup missed looks again if a flight of its key has ended since.
+    """
 
-    def __init__(self, key: object, loop: asyncio.AbstractEventLoop) -> None:
-        self.key, self.loop = key, loop
+    def __init__(self) -> None:
+        self.in_flight: dict[object, Miss] = {}  # the calls that began the flights
+        self.rounds = [0] * _COUNTERS
+        self.ended = [0] * _COUNTERS
+
+    def forget(self, tenant: str) -> None:
+        """Detach the tenant's in-flight values after a drop: they are not stored, and no further call joins them."""
+        self.rounds[hash(tenant) % _COUNTERS] += 1
+
+    def round_of(self, tenant: str) -> int:
+        """Return how often entries were dropped of this tenant, or of one with the same hash."""
+        return self.rounds[hash(tenant) % _COUNTERS]
+
+    def has(self, host: object, key: MemoryKey) -> bool:
+        """Return True while a call computes this value."""
+        return (host, key, self.round_of(key[0])) in self.in_flight
+
+    def join(self, ctx: InvokeContext, miss: Miss) -> Miss | None:
+        """Return the flight to wait for; None when this call leads, or runs alone (nested, or in another event loop)."""
+        run = ctx.run
+        host = run.plan.host
+        miss.place = place = (host, miss.key, miss.round)
+        miss.loop = loop = host.under_way.loop or get_running_loop()  # to ask asyncio is a system call
+        flight = self.in_flight.get(place)
+        if flight is None:
+            self.in_flight[place] = miss.leads = miss
+        elif run.depth == 0 and flight.loop is loop:
+            return flight
+        run.leases = ((SYNC, miss.settle, _STEP), run.leases)
+        return None
+
+    async def wait(self, miss: Miss, flight: Miss) -> bytes | None:
+        """Wait for the value; None means that this call runs the tool itself, as the leader or alone."""
+        waiter = flight.wait()
+        try:
+            response: bytes | None = await waiter
+        except BaseException as error:
+            if waiter.done() and not waiter.cancelled() and waiter.result() is _LEAD:
+                miss.leads = flight
+                miss.finish(None, error)
+            elif not waiter.done():
+                waiter.cancel()
+            raise
+        if response is not _LEAD:
+            return response
+        miss.leads = flight
+        return None
+
+
+class Miss:
+    """A call without a cache entry: the key that it looked up, and the value that it will store.
+
+    It is made before the lookup. If it ``leads``, it is a flight as well: one value that a call computes, and the calls
+    that wait for it. When the call hands the flight over, another call leads it.
+    """
+
+    __slots__ = (
+        "cache",
+        "ended",
+        "key",
+        "leads",
+        "loop",
+        "number",
+        "place",
+        "round",
+        "store",
+        "tags",
+        "value",
+        "waiters",
+    )
+
+    loop: asyncio.AbstractEventLoop
+    place: object  # of the flight
+
+    def __init__(self, cache: Any, store: CacheStore, key: MemoryKey) -> None:
+        self.cache, self.store, self.key = cache, store, key
+        flights: SingleFlight = cache.single_flight
+        self.number = number = hash(key) % _COUNTERS
+        self.ended = flights.ended[number]
+        self.round = flights.rounds[hash(key[0]) % _COUNTERS]
+        self.leads: Miss | None = None
         self.waiters: deque[asyncio.Future[Any]] | None = None  # most flights end without a waiter
+        self.value: bytes | None = None
+        self.tags: frozenset[str] = _NONE
+
+    @property
+    def outdated(self) -> bool:
+        """Return True when a flight of this key has ended since the lookup: it may have stored the value."""
+        return bool(self.ended != self.cache.single_flight.ended[self.number])
 
     def wait(self) -> asyncio.Future[Any]:
         """Join the wait queue."""
@@ -61,85 +149,6 @@ class InFlightCall:
                 waiter.set_result(_LEAD)
                 return True
         return False
-
-
-class SingleFlight:
-    """The in-flight values of one cache hook.
-
-    ``rounds`` counts, by the hash of a tenant, how often entries were dropped. ``ended`` counts the flights that have
-    ended, by the hash of their key: a call whose lookup missed looks again if a flight of its key has ended since.
-    """
-
-    def __init__(self) -> None:
-        self.in_flight: dict[object, InFlightCall] = {}
-        self.rounds = [0] * _COUNTERS
-        self.ended = [0] * _COUNTERS
-
-    def ended_of(self, key: MemoryKey) -> int:
-        """Return how many flights of this key, or of one with the same hash, have ended."""
-        return self.ended[hash(key) % _COUNTERS]
-
-    def forget(self, tenant: str) -> None:
-        """Detach the tenant's in-flight values after a drop: they are not stored, and no further call joins them."""
-        self.rounds[hash(tenant) % _COUNTERS] += 1
-
-    def round_of(self, tenant: str) -> int:
-        """Return how often entries were dropped of this tenant, or of one with the same hash."""
-        return self.rounds[hash(tenant) % _COUNTERS]
-
-    def has(self, host: object, key: MemoryKey) -> bool:
-        """Return True while a call computes this value."""
-        return (host, key, self.round_of(key[0])) in self.in_flight
-
-    def join(self, ctx: InvokeContext, miss: Miss) -> InFlightCall | None:
-        """Return the flight to wait for; None when this call leads, or runs alone (nested, or in another event loop)."""
-        host = ctx.run.plan.host
-        key, loop = (host, miss.key, miss.round), host.under_way.loop  # to ask asyncio is a system call
-        if loop is None:
-            loop = get_running_loop()
-        flight = self.in_flight.get(key)
-        if flight is None:
-            self.in_flight[key] = miss.leads = InFlightCall(key, loop)
-        elif ctx.run.depth == 0 and flight.loop is loop:
-            return flight
-        ctx.run.leases = ((SYNC, miss.settle, _STEP), ctx.run.leases)
-        return None
-
-    async def wait(self, miss: Miss, flight: InFlightCall) -> bytes | None:
-        """Wait for the value; None means that this call runs the tool itself, as the leader or alone."""
-        waiter = flight.wait()
-        try:
-            response: bytes | None = await waiter
-        except BaseException as error:
-            if waiter.done() and not waiter.cancelled() and waiter.result() is _LEAD:
-                miss.leads = flight
-                miss.finish(None, error)
-            elif not waiter.done():
-                waiter.cancel()
-            raise
-        if response is not _LEAD:
-            return response
-        miss.leads = flight
-        return None
-
-
-class Miss:
-    """A call without a cache entry: the key that it looked up, and the value that it will store."""
-
-    __slots__ = ("cache", "ended", "key", "leads", "round", "store", "tags", "value")
-
-    def __init__(self, cache: Any, store: CacheStore, key: MemoryKey, ended: int) -> None:
-        self.cache, self.store, self.key = cache, store, key
-        self.ended = ended  # before the lookup
-        self.round: int = cache.single_flight.round_of(key[0])
-        self.leads: InFlightCall | None = None
-        self.value: bytes | None = None
-        self.tags: frozenset[str] = _NONE
-
-    @property
-    def outdated(self) -> bool:
-        """Return True when a flight of this key has ended since the lookup: it may have stored the value."""
-        return bool(self.ended != self.cache.single_flight.ended_of(self.key))
 
     def register(self, ctx: InvokeContext) -> None:
         """Have the runtime call ``settle`` once when the call is over, whatever its outcome."""
@@ -179,15 +188,15 @@ class Miss:
         flight = self.leads
         if flight is None:
             return
-        if isinstance(error, asyncio.CancelledError | DeadlineExceeded) and flight.hand_over():
+        if error is not None and isinstance(error, asyncio.CancelledError | DeadlineExceeded) and flight.hand_over():
             return  # the error belongs to the leader's call, not to the tool
         flights = self.cache.single_flight
-        if flights.in_flight.get(flight.key) is flight:  # later calls begin another flight
-            del flights.in_flight[flight.key]
-            flights.ended[hash(self.key) % _COUNTERS] += 1
+        if flights.in_flight.get(flight.place) is flight:  # later calls begin another flight
+            del flights.in_flight[flight.place]
+            flights.ended[self.number] += 1
         if flight.waiters:
             flight.wake_all(value)
 
 
 _NONE: frozenset[str] = frozenset()
-_STEP = plan_step(Stage.WILL_READ_CACHE, "Cache")
+_STEP = plan_step(Stage.WILL_READ_CACHE, "Cache", stays=False)

@@ -329,7 +329,7 @@ class Audit(Hook):
 
 
 _NAMES = (
-    "known_request_id",
+    "request_id",
     "tool_call",
     "session_id",
     "depth",
@@ -339,7 +339,7 @@ _NAMES = (
     "cache_hit",
     "validate_response",
 )
-_named_facts = attrgetter(*_NAMES)
+_named_facts = attrgetter("known_request_id", *_NAMES[1:])
 
 
 def _facts(ctx: InvokeContext) -> tuple[object, ...] | None:

@@ -139,7 +139,10 @@ class Rejected(ValueError):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Compiled:
-    """A ``Validator`` from its parts. ``inner`` is its check without a rule that was added."""
+    """A ``Validator`` from its parts. ``inner`` is its check without a rule that was added.
+
+    ``native`` is a function of the engine that returns True for a valid value; ``check`` decides about all others.
+    """
 
     id: str
     engine: str
@@ -147,6 +150,7 @@ class Compiled:
     check: Check
     find: Callable[[object, int], list[Issue]]
     inner: Check | None = None
+    native: Callable[[object], bool] | None = None
 
     def issues(self, value: object, limit: int = MAX_ISSUES) -> list[Issue]:
         """See ``Validator.issues``."""

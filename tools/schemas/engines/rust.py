@@ -93,8 +93,11 @@ class RustEngine:
             f"fancy-regex={BACKTRACK_LIMIT}" if trusted else f"linear-regex={REGEX_SIZE},limits={limits.digest}"
         )
         ident = validator_id(self.name, self.version, policy, document.digest)
-        check = _unguarded(native.is_valid) if guard is None else _guarded(guard, native.is_valid)
-        return Compiled(ident, self.name, self.version, check, _Finder(document, native, budget, guard).find)
+        find = _Finder(document, native, budget, guard).find
+        if guard is not None:
+            return Compiled(ident, self.name, self.version, _guarded(guard, native.is_valid), find)
+        check = _unguarded(native.is_valid)
+        return Compiled(ident, self.name, self.version, check, find, native=native.is_valid)
 
 
 def _guarded(guard: Guard, is_valid: Check) -> Check:
