@@ -167,7 +167,7 @@ def plain_copy(  # noqa: C901  (the copy is one function without calls: it runs 
 ) -> Callable[[HoldsOutput, object], object]:
     """Make the function that copies plain JSON; it returns MISSING for other outputs, and for those that *dump* converts.
 
-    An output of *shallow* bytes keeps all limits. One that is *bounded* by its schema is not measured.
+    An output of *shallow* bytes keeps all limits. An output that is *bounded* by its schema is not measured.
     """
     if dump is not None and not dump.takes_plain:
         return lambda _run, _output: MISSING
