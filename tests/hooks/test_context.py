@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -433,18 +434,52 @@ async def test_user_and_tenant_belong_to_the_invocation() -> None:
 # Memory
 
 
+USUAL = (
+    lambda: Authorize(scopes={"maths"}),
+    lambda: Quota("9999/hour"),
+    lambda: Concurrency(9),
+    lambda: Cache(9.0),
+    lambda: OutputPolicy(999),
+    Audit,
+    Metrics,
+)
+READER = User("ann", tenant="acme", scopes={"maths"})
+
+
 async def test_usual_calls_keep_their_state_in_slots() -> None:
     """A dict in each call costs 1 kB, and a tenth of the time of a call."""
-    user, kept = User("ann", tenant="acme", scopes={"maths"}), list[set[str]]()
+    kept: list[set[str]] = []
 
     class Looks(Hook):
         def will_finalize_invoke(self, ctx: InvokeContext) -> None:
             assert (ctx.input, ctx.raw_input, ctx.output) == ({"n": 4}, '{"n": 4}', 8)
             kept.append(set(vars(ctx.run)))
 
-    stock = [Authorize(scopes={"maths"}), Quota("9/hour"), Concurrency(9), Cache(9.0), OutputPolicy(999), Audit(), Metrics(), Looks()]
-    async with Gate([record()], stock) as gate:
+    async with Gate([record()], [*(make() for make in USUAL), Looks()]) as gate:
         for _ in range(2):  # a miss and a hit
-            assert await gate.invoke("double", '{"n": 4}', user=user) == 8
-        await gate.call("double", '{"n": 4}', user=user, deadline=9.0)
+            assert await gate.invoke("double", '{"n": 4}', user=READER) == 8
+        await gate.call("double", '{"n": 4}', user=READER, deadline=9.0)
     assert kept == [set(), set(), {"alarm"}]
+
+
+@pytest.mark.parametrize("is_circle", [False, True])
+async def test_usual_calls_leave_nothing_for_the_collector(is_circle: bool) -> None:
+    """What a call made is freed as it ends; a control has a hook that makes circles."""
+
+    class Circles(Hook):
+        def will_finalize_invoke(self, ctx: InvokeContext) -> None:
+            ctx.data["itself"] = ctx.data if is_circle else None
+
+    calls = 50
+    async with Gate([record()], [*(make() for make in USUAL), Circles()]) as gate:
+        for n in range(calls):
+            await gate.invoke("double", {"n": n}, user=READER)
+        gc.collect()
+        gc.disable()
+        try:
+            for n in range(2 * calls):  # misses and hits
+                await gate.invoke("double", {"n": calls // 2 + n}, user=READER)
+            found = gc.collect()
+        finally:
+            gc.enable()
+    assert (found >= calls) is is_circle

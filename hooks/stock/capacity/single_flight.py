@@ -93,18 +93,8 @@ class Miss:
     """
 
     __slots__ = (
-        "cache",
-        "ended",
-        "key",
-        "leads",
-        "loop",
-        "number",
-        "place",
-        "round",
-        "store",
-        "tags",
-        "value",
-        "waiters",
+        *("cache", "ended", "key", "leads", "loop", "number"),
+        *("place", "round", "store", "tags", "value", "waiters"),
     )
 
     loop: asyncio.AbstractEventLoop
@@ -185,7 +175,7 @@ class Miss:
             value: the value for the waiters; None makes each of them run the tool itself.
             error: the error that ended this call.
         """
-        flight = self.leads
+        flight, self.leads = self.leads, None  # or a call that leads its own flight would be garbage in a circle
         if flight is None:
             return
         if error is not None and isinstance(error, asyncio.CancelledError | DeadlineExceeded) and flight.hand_over():
