@@ -71,6 +71,7 @@ class Beside:
                 yield from self._next()
         finally:
             timer.cancel()
+            self.wait = None  # it refers to this object: a circle
             self._switch_to(self.record)
             enter_stack(self.task, self.ctx.run.shield)
         for one in self.strands:
