@@ -50,7 +50,7 @@ def closing_steps(plan: CallPlan[InvokeContext], ctx: InvokeContext) -> tuple[St
     held, state.leases = state.leases, None
     if held is None:
         return plan.closing
-    if held[1] is None and held[0][2].stays is False:
+    if held[1] is None and (not plan.late or held[0][2].stays is False):
         return (*plan.records, held[0], *plan.finals)
     releases = releases_of(held)
     for one in releases:
