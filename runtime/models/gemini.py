@@ -12,7 +12,7 @@ from callgate.runtime.models.wire.codec import Codec, Request, Translation, tran
 from callgate.runtime.models.wire.endings import table
 from callgate.runtime.models.wire.folds.gemini import PROVIDER_RAN, UNSPECIFIED, UNSPECIFIED_BLOCK, GeminiFold, call_of
 from callgate.runtime.models.wire.gemini_view import JSON_SCHEMA, gemini_view, openapi_view
-from callgate.runtime.models.wire.history import arguments_object, provider_call_id
+from callgate.runtime.models.wire.history import arguments_object, provider_call_id, without_nulls
 from callgate.runtime.models.wire.members import members
 from callgate.runtime.models.wire.names import GEMINI_NAME
 from callgate.runtime.models.wire.reading import NO_REASON, RawCall, count, text_or_empty, text_or_none, with_calls
@@ -40,6 +40,8 @@ _NUMBERED = (UNSPECIFIED, "STOP", "MAX_TOKENS", "SAFETY", "RECITATION", "OTHER")
 """Names of numeric finish reasons, which some clients of Vertex keep; above 5 the two APIs number differently."""
 _BLOCKS = (UNSPECIFIED_BLOCK, "SAFETY", "OTHER", "BLOCKLIST", "PROHIBITED_CONTENT")
 """Names of numeric block reasons; above 4 the two APIs number differently."""
+_SIMPLE = {"user": "user", "assistant": "model", "model": "model"}
+"""Roles of simple messages, and of their turns."""
 _TAKEN = (IMAGES - {"image/gif"}) | {PDF}
 MEDIA = ("inlineData", "fileData", "audioTranscription")
 """Parts with data that is no text; an answer that has nothing else is not empty."""
@@ -137,8 +139,8 @@ class GeminiCodec(BaseCodec):
             function_call = call_of(part)
             if call is not None and function_call is not None:
                 sent.append(_call_back(part, function_call))
-            elif function_call is None and part and part != {"text": ""}:
-                sent.append(dict(part))
+            elif function_call is None and (back := without_nulls(part)) and back != {"text": ""}:
+                sent.append(back)
         return [{"role": "model", "parts": sent}] if sent else []
 
     def new_fold(self, tool_of: Callable[[str], str]) -> GeminiFold:
@@ -162,11 +164,11 @@ def _tool(definition: ToolDefinition, wire_name: str, view: View) -> dict[str, o
 
 
 def _content(message: dict[str, object]) -> dict[str, object]:
-    """Convert a simple message to a turn; other messages are returned unchanged."""
-    content = message.get("content")
-    if not isinstance(content, str) or "parts" in message:
+    """Convert a simple message to a turn; others are returned unchanged, and the API refuses those of another wire."""
+    content, role = message.get("content"), _SIMPLE.get(text_or_empty(message.get("role")))
+    if role is None or not isinstance(content, str) or message.keys() != {"role", "content"}:
         return message
-    return {"role": "model" if message.get("role") == "assistant" else "user", "parts": [{"text": content}]}
+    return {"role": role, "parts": [{"text": content}]}
 
 
 def _candidate(body: Mapping[str, object]) -> Mapping[str, object]:
@@ -199,12 +201,12 @@ def _named(reason: object, numbered: Sequence[str]) -> str | None:
 
 
 def _call_back(part: Mapping[str, object], function_call: Mapping[str, object]) -> dict[str, object]:
-    call = {key: value for key, value in function_call.items() if key not in {"partialArgs", "willContinue"}}
+    call = without_nulls(function_call, "partialArgs", "willContinue")
     call |= {
         "name": text_or_empty(function_call.get("name")) or "unnamed",
         "args": arguments_object(function_call.get("args")),
     }
-    return {**{key: value for key, value in part.items() if key != "function_call"}, "functionCall": call}
+    return {**without_nulls(part, "function_call"), "functionCall": call}
 
 
 def _response(result: ToolResult, translation: Translation | None) -> dict[str, object]:

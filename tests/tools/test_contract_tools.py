@@ -170,7 +170,8 @@ async def test_the_gate_fills_in_call_id_tool_and_duration() -> None:
 def answer(wire: str, name: str, arguments: Any) -> dict[str, Any]:
     """A provider's answer with one call."""
     if wire == "anthropic":
-        return {"content": [{"type": "tool_use", "id": "p1", "name": name, "input": arguments}]}
+        used = {"type": "tool_use", "id": "p1", "name": name, "input": arguments}
+        return {"content": [used], "stop_reason": "tool_use"}
     call = {"id": "p1", "type": "function", "function": {"name": name, "arguments": arguments}}
     if wire == "ollama":
         return {"message": {"tool_calls": [call]}}

@@ -100,7 +100,7 @@ class BaseCodec(ABC):
         body = self._prepared(response_body(response))
         if self.error_in(body):
             return []
-        ending, _ = self._ending_of(body)
+        ending, _ = self._judged(body)
         return [call for _, call in self._calls_of(body, ending, translation)]
 
     def _calls_of(
@@ -119,10 +119,7 @@ class BaseCodec(ABC):
         """Read a body; *cut* says why the stream that it was assembled from is not whole, if it is not."""
         sent, body = body, self._prepared(body)
         error = self.error_in(body)
-        ending, problem = self._ending_of(body)
-        unfinished = cut.reason if cut else self.unfinished_in(body) if ending in GOOD else None
-        if unfinished:
-            ending, problem = ReplyEnding.LOST, unfinished
+        ending, problem = self._judged(body) if cut is None else (ReplyEnding.LOST, cut.reason)
         if error is None and not (self.is_answer(body) if cut is None else cut.began):
             error, problem = {"message": NO_ANSWER}, NO_ANSWER
         fields = self.fields_in(body)
@@ -145,6 +142,12 @@ class BaseCodec(ABC):
             looks_like_call=not found and LIKE_A_CALL.search(fields.get("text", "")) is not None,
             **fields,
         )
+
+    def _judged(self, body: Mapping[str, object]) -> tuple[ReplyEnding, str | None]:
+        """Return the ending of a body that was not streamed; an answer that is not finished is lost."""
+        ending, problem = self._ending_of(body)
+        unfinished = self.unfinished_in(body) if ending in GOOD else None
+        return (ReplyEnding.LOST, unfinished) if unfinished else (ending, problem)
 
     def _ending_of(self, body: Mapping[str, object]) -> tuple[ReplyEnding, str | None]:
         """Return the ending that the stop reason means, and the problem if the answer is lost."""

@@ -102,7 +102,8 @@ class Codec(Protocol):
     def calls(self, response: Mapping[str, object], translation: Translation | None = None) -> list[ToolCall]:
         """Read the tool calls of a whole response, in order.
 
-        Unexpected content does not raise: entries that are not calls are ignored, and an error body has no calls. With
+        Unexpected content does not raise: entries that are not calls are ignored, and an error body has no calls. The
+        calls of an answer that is not known to be whole are truncated: without its stop reason, for example. With
         the translation of the request, names are mapped back and arguments fit the canonical schema.
 
         Raises:

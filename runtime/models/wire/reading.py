@@ -46,7 +46,8 @@ def response_body(response: object) -> Mapping[str, object]:
         WireError: the response is not a mapping.
     """
     if not is_mapping(response):
-        hint = "; pass response.model_dump()" if hasattr(response, "model_dump") else ""
+        dump = "; pass response.model_dump(mode='json', by_alias=True)"  # Google's SDK dumps other names than it reads
+        hint = dump if hasattr(response, "model_dump") else ""
         raise WireError(f"a response must be a JSON object, not {type(response).__name__}{hint}")
     return response
 

@@ -53,7 +53,8 @@ async def test_every_recorded_call_is_hydrated_without_an_exception_and_then_pas
     read = exchanges(shared_data)
     for wire, recorded in read:
         async with Gate(offered(recorded, tools), allow_unguarded=True, effects=Effects(durable=False)) as gate:
-            calls = codec(wire).calls(recorded["response"])
+            whole = {**recorded["response"], "done": True}  # one is the first line of a stream of Ollama
+            calls = codec(wire).calls(whole if wire == "ollama" else recorded["response"])
             results = [gate.hydrate(call, wire=wire) for call in calls]
             assert len(results) == len(recorded["expect_calls"])
             for call, found, expected in zip(calls, results, recorded["expect_calls"], strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import MappingProxyType
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from callgate import ToolCall, ToolDefinition
 from callgate.errors import CallgateError
 from callgate.runtime.models import codec
-from callgate.runtime.models.wire.codec import Translation, WireError
+from callgate.runtime.models.wire.codec import Codec, Translation, WireError
 from callgate.runtime.models.wire.names import NameMap
 from callgate.tools.arguments.hydration import unknown
 from tests.runtime.models.wires import (
@@ -48,6 +49,21 @@ def test_the_object_of_an_sdk_is_refused_with_the_way_to_give_it() -> None:
 
     with pytest.raises(WireError, match="model_dump"):
         OPENAI.calls(Completion())  # type: ignore[arg-type]
+
+
+def test_the_way_to_give_the_object_of_an_sdk_gives_the_names_that_the_provider_sends() -> None:
+    """Google's SDK dumps ``finish_reason`` where nothing else is asked for; a blocked answer has no reason then."""
+    types = pytest.importorskip("google.genai.types")
+    sent = gemini({"text": "Hm."}, gemini_call("f", {"n": 1}), finish="SAFETY")
+    answer = types.GenerateContentResponse.model_validate(sent)
+    with pytest.raises(WireError) as caught:
+        GEMINI.calls(answer)
+    way = re.search(r"response\.model_dump\((.*)\)", str(caught.value))
+    assert way is not None
+    given = answer.model_dump(**eval(f"dict({way[1]})"))
+    assert GEMINI.reply(given).ending == "refused"
+    assert [call.truncated for call in GEMINI.calls(given)] == [True]
+    assert GEMINI.reply(given).messages == GEMINI.reply(sent).messages
 
 
 @pytest.mark.parametrize("wire", WIRES)
@@ -178,7 +194,8 @@ def test_a_chat_answer_cut_short_marks_its_calls(reason: str) -> None:
 def test_a_good_finish_reason_marks_none(reason: Any) -> None:
     assert not OPENAI.calls(chat(function("f", "{}"), finish=reason))[0].truncated
     assert not OLLAMA.calls(ollama(function("f", {}), reason="stop" if reason else reason))[0].truncated
-    assert not ANTHROPIC.calls(message(tool_use("f", {}), stop="tool_use" if reason else reason))[0].truncated
+    if reason:
+        assert not ANTHROPIC.calls(message(tool_use("f", {}), stop="tool_use"))[0].truncated
 
 
 @pytest.mark.parametrize("reason", ["abort", "some_new_reason", 5, ["length"], {"length": 1}])
@@ -208,7 +225,7 @@ def test_of_a_response_cut_short_the_last_item_and_those_not_completed_are_marke
     assert [call.truncated for call in RESPONSES.calls(incomplete)] == [True, False]
 
 
-@pytest.mark.parametrize("finish", ["STOP", 1, 0, "", None, "FINISH_REASON_UNSPECIFIED", "UNEXPECTED_TOOL_CALL"])
+@pytest.mark.parametrize("finish", ["STOP", 1, "UNEXPECTED_TOOL_CALL"])
 def test_finish_reasons_of_gemini_that_end_an_answer_well(finish: Any) -> None:
     assert [call.truncated for call in GEMINI.calls(gemini(gemini_call("f", {}), finish=finish))] == [False]
 
@@ -217,6 +234,23 @@ def test_finish_reasons_of_gemini_that_end_an_answer_well(finish: Any) -> None:
 def test_any_other_finish_reason_of_gemini_marks_all_calls(finish: Any) -> None:
     calls = GEMINI.calls(gemini(gemini_call("f", {}), gemini_call("g", {}), finish=finish))
     assert [call.truncated for call in calls] == [True, True]
+
+
+UNFINISHED: list[tuple[Codec, dict[str, Any]]] = [
+    *((ANTHROPIC, message(tool_use("f", {}), stop=reason)) for reason in ("", None)),
+    *((GEMINI, gemini(gemini_call("f", {}), finish=reason)) for reason in (0, "", None, "FINISH_REASON_UNSPECIFIED")),
+    (GEMINI, {"candidates": [{"content": {"parts": [gemini_call("f", {})]}, "finish_reason": "SAFETY"}]}),
+    (OLLAMA, ollama(function("f", {})) | {"done": False}),
+    (RESPONSES, response(function_call("f", "{}"), status=None)),
+    (RESPONSES, response(function_call("f", "{}"), {"type": "computer_call", "call_id": "c", "status": "incomplete"})),
+]
+
+
+@pytest.mark.parametrize(("wire", "body"), UNFINISHED)
+def test_no_call_of_an_answer_that_is_not_known_to_be_finished_runs(wire: Codec, body: dict[str, Any]) -> None:
+    """An answer so far, as an SDK shows it while it streams, has whole calls with half of their arguments."""
+    assert [call.truncated for call in wire.calls(body)] == [True]
+    assert wire.reply(body).calls == tuple(wire.calls(body))
 
 
 # ------------------------------------------------------------------------------------------------- one wire's oddities
