@@ -8,9 +8,11 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from callgate.errors import CallgateError
+from callgate.providers.kinds import fault_of_kind
 from callgate.runtime.models.wire.reply import Usage
+from callgate.runtime.models.wire.result_text import result_text
 from callgate.runtime.pipeline.result_json import result_as_json, result_from_json
-from callgate.tools.calls import Outcome, ToolCall, ToolResult, User
+from callgate.tools.calls import ErrorInfo, Outcome, ToolCall, ToolResult, User
 from callgate.tools.values import thaw
 
 VERSION = 1
@@ -94,20 +96,30 @@ def answer(progress: LoopState, results: Mapping[str, ToolResult]) -> None:
     """Record the results of suspended calls.
 
     Raises:
-        StateRefused: no call of that id waits, or the value is not a ``ToolResult`` with a JSON output.
+        StateRefused: no call of that id waits, or the value is not a ``ToolResult`` that a model can read.
     """
     waiting = {call.id: call for call in progress.open if call.id not in progress.results}
     for call_id, result in results.items():
         if call_id not in waiting:
             raise StateRefused(f"results: no call {call_id!r} waits; waiting: {', '.join(waiting) or 'none'}")
-        if not isinstance(result, ToolResult):
-            raise StateRefused(f"results: give a ToolResult for {call_id!r}, not {type(result).__name__}")
-        try:
-            json.dumps(result.output, allow_nan=False)
-        except (TypeError, ValueError):
-            raise StateRefused(f"results: the output for {call_id!r} is not JSON") from None
+        if (fault := _fault_of(result)) is not None:
+            raise StateRefused(f"results: give a ToolResult for {call_id!r} that a model can read; {fault}")
         if result.outcome is not Outcome.SUSPENDED:  # it still waits
             progress.results[call_id] = replace(result, call_id=call_id, tool=waiting[call_id].name)
+
+
+def _fault_of(result: object) -> str | None:
+    """Return why a model cannot read a result, or None: a later error would lose the results of calls that run meanwhile."""
+    if not isinstance(result, ToolResult):
+        return f"it is of type {type(result).__name__}"
+    if (fault := fault_of_kind(result.outcome, Outcome) or fault_of_kind(result.error, ErrorInfo | None)) is not None:
+        return f"its outcome or its error {fault}"
+    try:
+        json.dumps(result.output, allow_nan=False)
+        result_text(result).encode()
+    except (TypeError, ValueError):
+        return "its output, its error or its arguments are not JSON"
+    return None
 
 
 def _sum(one: int | None, other: int | None) -> int | None:

@@ -257,6 +257,26 @@ def test_results_that_answer_nothing_are_refused(name: str) -> None:
         run(FakeModel(), gate_of([]), resume=state(), results=WRONG[name])
 
 
+@pytest.mark.parametrize(
+    "unreadable",
+    [
+        done("b", {"text": "\ud800"}),
+        done("b", "\ud800"),
+        done("b", {1}),
+        ToolResult("b", "note", Outcome.ERROR, error=ErrorInfo("refused", "\ud800")),
+        ToolResult("b", "note", Outcome.SUCCESS, "noted", ran_with={"n": object()}),
+        ToolResult("b", "note", Outcome.ERROR, error="The person refused."),  # type: ignore[arg-type]
+        ToolResult("b", "note", "success", "noted"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_result_that_no_model_can_read_is_refused_before_another_call_runs(unreadable: ToolResult) -> None:
+    """The call that waits beside it would run, and the error behind it would lose its result."""
+    notes = Notes()
+    with pytest.raises(StateRefused, match="results: give a ToolResult for 'b'"):
+        run(FakeModel(says("done")), gate_of([notes.tool()]), resume=state(), results={"b": unreadable})
+    assert notes.ran == []
+
+
 def test_messages_and_a_state_do_not_go_together() -> None:
     """One or the other."""
     with pytest.raises(ValueError, match="not both"):
