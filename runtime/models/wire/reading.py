@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from callgate.runtime.models.wire.codec import Translation, WireError
-from callgate.runtime.models.wire.history import arguments_text
+from callgate.runtime.models.wire.history import arguments_text, as_json
 from callgate.runtime.models.wire.reverse import canonical_arguments
 from callgate.runtime.models.wire.shapes import is_mapping, items, mapping
 from callgate.tools.arguments.exact_json import exact_json, exact_text
@@ -164,6 +164,22 @@ def plain_arguments(arguments: object) -> object:
         except ValueError:
             break
     return arguments
+
+
+def with_piece(known: object, piece: object) -> object:
+    """Add a piece of streamed arguments to the known ones, where one of them is not text.
+
+    An empty piece changes nothing, and an object may grow. Of two forms that disagree none is known to be meant: they
+    become text that is no JSON, which hydration refuses.
+    """
+    if known in (None, "", {}):
+        return known if piece in (None, "") else piece
+    if piece in (None, "", {}):
+        return known
+    if is_mapping(known) and is_mapping(piece) and all(name in piece and piece[name] == known[name] for name in known):
+        return piece
+    texts = [one if isinstance(one, str) else as_json(one) for one in (known, piece)]
+    return known if plain_arguments(known) == plain_arguments(piece) else "".join(texts)
 
 
 def _sent_once(arguments: object) -> object:

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from callgate.runtime.models.wire.reply import CallDelta, ReasoningDelta, TextDelta
+from callgate.tools.arguments.parse_errors import ParseError
+from callgate.tools.arguments.parsing import parse_arguments
 from tests.runtime.models.streaming import (
     brief,
     chat_chunk,
@@ -237,6 +239,56 @@ def test_a_legacy_function_call_is_streamed_too() -> None:
     )
     assert brief(reply_of(events)) == [("f", A, None)]
     assert shown_calls(events) == [("f", A)]
+
+
+FORMS: dict[str, tuple[list[Any], Any]] = {
+    "an_empty_object_first": ([{}, '{"a"', ": 1}"], A),
+    "an_empty_object_last": (['{"a"', ": 1}", {}], A),
+    "null_last": ([{"a": 1}, None], {"a": 1}),
+    "an_empty_text_last": ([{"a": 1}, ""], {"a": 1}),
+    "the_same_twice": ([A, {"a": 1}], A),
+    "an_object_that_grows": ([{"a": 1}, {"a": 1, "b": 2}], {"a": 1, "b": 2}),
+    "nothing_but_an_empty_object": ([{}], {}),
+}
+DISAGREE: list[list[Any]] = [
+    [{"a": 1}, {"b": 2}],
+    [{"a": 1}, {"a": 2}],
+    [{"a": 1}, B],
+    [A, {"b": 2}],
+    [A, False],
+    ['{"a"', {"b": 2}],
+]
+
+
+def in_forms(forms: Sequence[Any], *, legacy: bool, ids: bool = False) -> bytes:
+    """A stream of one call whose pieces of arguments have these forms."""
+    if legacy:
+        sent: list[dict[str, Any]] = [{"name": "f", "arguments": forms[0]}, *({"arguments": one} for one in forms[1:])]
+        return sse(*(chat_chunk(function_call=one) for one in sent), chat_chunk("function_call"), done=True)
+    rest = [piece(0, "x" if ids else None, "f" if ids else None, one) for one in forms[1:]]
+    return chat_stream(piece(0, "x", "f", forms[0]), *rest)
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+@pytest.mark.parametrize("case", FORMS)
+def test_a_form_of_the_arguments_that_says_nothing_takes_nothing_away(case: str, legacy: bool) -> None:
+    """Some servers send an empty object before or after the text; a call without its arguments has a wider effect."""
+    forms, expected = FORMS[case]
+    (call,) = read("openai_chat", in_forms(forms, legacy=legacy)).calls
+    assert (call.name, call.arguments, call.truncated) == ("f", expected, False)
+
+
+def test_an_empty_object_announces_the_arguments_of_the_same_call() -> None:
+    assert brief(read("openai_chat", in_forms([{}, A], legacy=False, ids=True))) == TWO[:1]
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+@pytest.mark.parametrize("forms", DISAGREE)
+def test_of_two_forms_of_the_arguments_that_disagree_none_is_taken(forms: list[Any], legacy: bool) -> None:
+    """Fail closed: what the model meant is not known."""
+    (call,) = read("openai_chat", in_forms(forms, legacy=legacy)).calls
+    with pytest.raises(ParseError):
+        parse_arguments(call.arguments)
 
 
 def test_a_phantom_function_call_in_every_chunk_is_no_call() -> None:

@@ -54,7 +54,6 @@ WAYS: dict[str, list[dict[str, Any]]] = {
     "arguments_left_out_in_the_last": [*ALL, completed({**CALL, "arguments": ""})],
     "not_added": [CREATED, done(0, CALL), completed()],
     "the_last_only": [completed(CALL)],
-    "pieces_disagree": [CREATED, added(0, CALL), *pieces(0, "fc_x", '{"b"', ": 2}"), done(0, CALL), completed()],
     "no_index": [CREATED, added(None, CALL), *pieces(None, "fc_x", A), completed()],
     "no_ids": [CREATED, added(0, {**CALL, "id": None}), *pieces(0, None, A), completed()],
     "neither": [CREATED, added(None, {**CALL, "id": None}), *pieces(None, None, A), completed()],
@@ -67,8 +66,34 @@ def test_a_call_is_whole_whatever_a_server_leaves_out(way: str) -> None:
     events = decode("openai_responses", [sse(*WAYS[way])])
     assert brief(reply_of(events)) == [("f", A, "x")]
     assert not reply_of(events).truncated
-    if way != "pieces_disagree":
-        assert shown_calls(events) in ([("f", A)], [("f", "")])
+    assert shown_calls(events) in ([("f", A)], [("f", "")])
+
+
+BEGUN = [CREATED, added(0, CALL), *pieces(0, "fc_x", '{"a"', ": 1}")]
+DIFFERENT: dict[str, list[dict[str, Any]]] = {
+    "the_arguments_done": [*BEGUN, arguments_done(0, "fc_x", '{"a": 2}'), completed()],
+    "two_arguments_done": [*BEGUN[:2], arguments_done(0, "fc_x", A), arguments_done(0, "fc_x", "{}"), completed()],
+    "the_item_done": [*BEGUN, done(0, {**CALL, "arguments": "{}"}), completed()],
+    "the_last": [*BEGUN, completed({**CALL, "arguments": "{}"})],
+    "the_last_after_arguments_done": [
+        *(CREATED, added(0, CALL), arguments_done(0, "fc_x", A)),
+        completed({**CALL, "arguments": '{"a": 1, "all": true}'}),
+    ],
+}
+
+
+@pytest.mark.parametrize("way", DIFFERENT)
+def test_a_call_whose_streamed_arguments_are_not_those_of_its_end_does_not_run(way: str) -> None:
+    """Fail closed: two whole arguments, and which of them the model meant is not known."""
+    reply = reply_of(decode("openai_responses", [sse(*DIFFERENT[way])]))
+    assert (reply.ending, [call.truncated for call in reply.calls]) == (ReplyEnding.LOST, [True])
+    assert reply.problem is not None
+    assert "disagree" in reply.problem
+
+
+def test_the_end_of_a_call_may_spell_the_streamed_arguments_in_another_way() -> None:
+    reply = reply_of(decode("openai_responses", [sse(*BEGUN, completed({**CALL, "arguments": '{"a":1}'}))]))
+    assert (reply.ending, reply.calls[0].arguments) == (ReplyEnding.CALLS, '{"a":1}')
 
 
 def test_items_that_the_last_event_leaves_out_are_kept() -> None:

@@ -8,7 +8,7 @@ from typing import TypedDict
 from callgate.runtime.models.wire.decoder import OTHER_API, SECOND
 from callgate.runtime.models.wire.folds.chat_calls import ChatCalls
 from callgate.runtime.models.wire.history import join_pieces
-from callgate.runtime.models.wire.reading import FOREIGN, reported_error
+from callgate.runtime.models.wire.reading import FOREIGN, reported_error, with_piece
 from callgate.runtime.models.wire.reply import CallDelta, ReasoningDelta, ReplyEvent, text_delta
 from callgate.runtime.models.wire.shapes import items, mapping
 
@@ -174,8 +174,8 @@ class ChatFold:
             known["name"] += name
         if isinstance(arguments, str) and isinstance(known["arguments"], str):
             known["arguments"] += arguments
-        elif arguments is not None:
-            known["arguments"] = arguments
+        else:
+            known["arguments"] = with_piece(known["arguments"], arguments)
         if name or arguments:
             events.append(CallDelta(0, self._tool_of(known["name"]), arguments if isinstance(arguments, str) else ""))
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 import jiter
 
 from callgate.runtime.models.wire.history import as_json, join_pieces
+from callgate.runtime.models.wire.reading import with_piece
 from callgate.runtime.models.wire.reply import CallDelta, ReplyEvent
 
 _OWN = frozenset({"index", "id", "type", "function", "custom"})
@@ -152,7 +153,8 @@ class ChatCalls:
             return bool(name) or (brings and slot.complete())
         if not name:
             return False
-        if slot in touched or (brings and slot.complete()):
+        announced = slot.whole == {} and bool(call_id)  # an empty object may stand for arguments that follow
+        if slot in touched or (brings and slot.complete() and not announced):
             return True
         if not slot.name or name == slot.name:
             return False
@@ -169,9 +171,9 @@ class ChatCalls:
 def _take_arguments(slot: _Slot, arguments: object) -> str:
     if arguments is None:
         return ""
-    if isinstance(arguments, str):
-        if slot.whole is None:
-            slot.pieces.append(arguments)
+    if isinstance(arguments, str) and slot.whole is None:
+        slot.pieces.append(arguments)
         return arguments
-    slot.whole = arguments
-    return as_json(arguments)
+    made = with_piece("".join(slot.pieces) if slot.whole is None else slot.whole, arguments)
+    slot.pieces, slot.whole = ([made], None) if isinstance(made, str) else ([], made)
+    return arguments if isinstance(arguments, str) else as_json(arguments) if arguments else ""

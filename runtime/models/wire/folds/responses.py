@@ -144,8 +144,9 @@ class ResponsesFold:
         """The final form of an item. A call that has two names, or two whole arguments, is not known."""
         if (field := CALLS.get(item_type(last))) is not None:
             first = item.done or {}
+            known = {**item.fields, field: item.streamed()}
             for name in ("name", "namespace", field):
-                ours, other = first.get(name) or (name != field and item.fields.get(name)), last.get(name)
+                ours, other = first.get(name) or known.get(name), last.get(name)
                 if ours and other and ours != other and plain_arguments(ours) != plain_arguments(other):
                     self._disagree()
         return item.filled(last)
@@ -170,6 +171,8 @@ class ResponsesFold:
             item = self._item(chunk, "function_call", events)
             if not item.pieces:
                 events.append(CallDelta(item.order, item.tool, whole))
+            elif (ours := item.streamed()) and plain_arguments(ours) != plain_arguments(whole):
+                self._disagree()
             item.pieces, item.arguments = [whole], True
 
     def _text(self, chunk: Mapping[str, object], events: list[ReplyEvent]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from callgate.runtime.models.wire.history import join_pieces
 from callgate.runtime.models.wire.members import Handling, members
-from callgate.runtime.models.wire.reading import text_or_empty
+from callgate.runtime.models.wire.reading import plain_arguments, text_or_empty
 from callgate.runtime.models.wire.shapes import items, mapping
 
 
@@ -144,6 +144,12 @@ class Item:
         elif item_type(item) in WAITING:
             item["status"] = "incomplete"
         return item
+
+    def streamed(self) -> str | None:
+        """The arguments that were streamed, if they are whole."""
+        text = join_pieces(self.pieces)
+        whole = not self.vague and (self.arguments or isinstance(plain_arguments(text), dict))
+        return text if whole else None
 
     def filled(self, item: Mapping[str, object]) -> dict[str, object]:
         """The item; what a call lacks of its identity and arguments is added."""
