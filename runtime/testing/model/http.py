@@ -51,7 +51,10 @@ class _Gone(Exception):
 
 
 class HttpServer:
-    """A server on a free loopback port. ``dropped`` counts responses whose client disconnected early."""
+    """A server on a free loopback port.
+
+    ``dropped`` counts responses whose client disconnected early. ``failure`` is the first error that ended a connection.
+    """
 
     def __init__(self, handle: Callable[[ReceivedRequest], ScriptedResponse]) -> None:
         self._handle = handle
@@ -59,6 +62,7 @@ class HttpServer:
         self._server: asyncio.Server | None = None
         self.port = 0
         self.dropped = 0
+        self.failure: Exception | None = None
 
     async def start(self) -> None:
         """Start listening."""
@@ -102,6 +106,8 @@ class _Connection:
             self._server.dropped += 1
         except (_Gone, h11.RemoteProtocolError):
             pass  # the client is gone, or sent an invalid request: no response is possible
+        except Exception as error:  # noqa: BLE001  (it is raised when the model closes)
+            self._server.failure = self._server.failure or error
         finally:
             self._writer.transport.abort()
 

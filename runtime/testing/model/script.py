@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
-from callgate.providers.kinds import fault_of_kind
+from callgate.providers.kinds import check_fields, fault_of_kind
 from callgate.runtime.models.wire.reply import Usage
 from callgate.runtime.testing.model.requests import ModelRequest
 
@@ -18,9 +18,17 @@ CutEnding: TypeAlias = Literal["close", "reset", "clean"]
 
 
 class Part:
-    """A part of a turn: ``Say``, ``Think``, ``Call``, ``Stop`` or ``Fault``. ``Usage`` may be in a turn too."""
+    """A part of a turn: ``Say``, ``Think``, ``Call``, ``Stop`` or ``Fault``. ``Usage`` may be in a turn too.
+
+    Raises:
+        TypeError: a member is of another type, or the arguments of a call are not JSON; such a turn would be lost.
+    """
 
     __slots__ = ()
+
+    def __post_init__(self) -> None:
+        made: Any = self  # each subclass is a dataclass
+        check_fields(made, TypeError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +55,9 @@ class RawArguments:
 
     text: str
 
+    def __post_init__(self) -> None:
+        check_fields(self, TypeError)
+
 
 @dataclass(frozen=True, slots=True)
 class Call(Part):
@@ -55,6 +66,10 @@ class Call(Part):
     tool: str
     arguments: Mapping[str, Any] | RawArguments = field(default_factory=dict[str, Any])
     id: str | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self, TypeError)
+        _ = self.written  # raises where a value is not JSON
 
     @property
     def written(self) -> str:

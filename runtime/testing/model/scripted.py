@@ -28,7 +28,8 @@ class ScriptedModel:
 
     A request that the real provider would refuse gets the provider's error, has ``ModelRequest.refused`` set, and uses
     no turn. Such are a call without a result, a result without a call, a lost or altered signature, and an invalid tool.
-    An error in a function of the script gives status 400, and is raised again when the model is closed.
+    An error in a function of the script gives status 400. It is raised again when the model is closed, and so is any other
+    error of the script, such as that of a pause.
 
     Args:
         script: the turns, or one function for all turns. A turn is a part (``Say``, ``Think``, ``Call``, ``Usage``,
@@ -91,7 +92,7 @@ class ScriptedModel:
         self._closed(kind)
 
     def _closed(self, kind: type[BaseException] | None) -> None:
-        failure, self._failure = self._failure, None
+        failure, self._failure, self._http.failure = self._failure or self._http.failure, None, None
         if failure is not None and kind is None:
             raise failure
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
 
-from callgate.testing import Call, Fault, ModelRequest, Say, ScriptedModel, Think, Usage
+from callgate.testing import Call, Fault, ModelRequest, RawArguments, Say, ScriptedModel, Stop, Think, Usage
 from tests.runtime.testing.wire_requests import WIRES, Line, body, each_wire, path, reason, results, streamed
 
 TWO = [Call("refund", {"order_id": "7"}, id="a"), Call("refund", {"order_id": "8"}, id="b")]
@@ -164,6 +165,38 @@ async def test_what_a_function_of_the_script_raises_is_raised_as_the_model_close
             answer = await Line(http, model.url, "anthropic").ask()
             assert answer.status_code == 400
             assert "the script failed: AssertionError" in reason("anthropic", answer)
+
+
+WRONG: dict[str, Callable[[], object]] = {
+    "no arguments": lambda: Call("find", None),  # type: ignore[arg-type]
+    "a text as arguments": lambda: Call("find", '{"a": 1}'),  # type: ignore[arg-type]
+    "a value that JSON does not have": lambda: Call("find", {"a": object()}),
+    "a function as tool": lambda: Call(print),  # type: ignore[arg-type]
+    "raw arguments that are no text": lambda: RawArguments({"a": 1}),  # type: ignore[arg-type]
+    "a text that is none": lambda: Say(None),  # type: ignore[arg-type]
+    "a thought that is none": lambda: Think(None),  # type: ignore[arg-type]
+    "a reason that is none": lambda: Stop(5),  # type: ignore[arg-type]
+    "a status as text": lambda: Fault.http("500"),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_part_of_another_type_is_refused_where_it_is_written(name: str) -> None:
+    """The answer failed, the client asked again, and a test went on with the next turn."""
+    with pytest.raises(TypeError):
+        WRONG[name]()
+
+
+def _fails(_: int) -> None:
+    raise LookupError("the pause fails")
+
+
+@pytest.mark.parametrize("turn", [Usage(input="many"), [Say("Hi."), Fault.slow(_fails)]])  # type: ignore[arg-type]
+async def test_whatever_fails_in_an_answer_is_raised_as_the_model_closes(http: Any, turn: Any) -> None:
+    with pytest.raises((TypeError, LookupError)):
+        async with ScriptedModel([turn, Say("The next turn.")]) as model:
+            with pytest.raises(httpx.HTTPError):
+                await Line(http, model.url, "openai_chat").ask()
 
 
 async def test_an_error_of_the_test_itself_is_not_hidden_by_one_of_the_script(http: Any) -> None:
