@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import inspect
 import io
 import re
 import sys
@@ -16,6 +17,8 @@ from typing import Any
 
 import pytest
 
+import callgate
+from callgate import hooks, jobs, mcp, models, picking, stores, testing
 from callgate.hooks import base
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.stages import Stage, diagram
@@ -125,11 +128,43 @@ def unknown_members(text: str) -> list[str]:
     ]
 
 
+SOURCES = [path for folder in ("hooks", "runtime", "tools", "providers") for path in (ROOT / folder).rglob("*.py")]
+TEXTS = [*WRITTEN, ROOT / "README.md", ROOT / "SECURITY.md", *SOURCES]
+
+
 def test_texts_name_only_members_that_a_context_has() -> None:
-    sources = [path for folder in ("hooks", "runtime", "tools", "providers") for path in (ROOT / folder).rglob("*.py")]
-    found = {path.name: unknown_members(path.read_text("utf-8")) for path in [*WRITTEN, ROOT / "README.md", *sources]}
+    found = {path.name: unknown_members(path.read_text("utf-8")) for path in TEXTS}
     assert {name: members for name, members in found.items() if members} == {}
     assert unknown_members("`ctx.plan`, `ctx.user` and ``ctx.run.nothing``") == ["ctx.plan", "ctx.run.nothing"]
+
+
+PUBLIC = {
+    name: getattr(module, name)
+    for module in (callgate, hooks, jobs, mcp, models, picking, stores, testing)
+    for name in dir(module)
+    if name[0].isalpha() and callable(getattr(module, name))
+}
+
+
+def unknown_options(text: str) -> list[str]:
+    """The options in code spans, such as ``Gate(store=...)``, that the public class or function does not take."""
+    found: list[str] = []
+    for name, inside in re.findall(r"`(?:callgate\.)?(\w+)\((\w[^`]*)\)", text):
+        while inside != (inside := re.sub(r"\([^()]*\)", "", inside)):
+            pass  # an option of a call within
+        taken = inspect.signature(PUBLIC[name]).parameters if name in PUBLIC else {}
+        is_hook = isinstance(PUBLIC.get(name), type) and issubclass(PUBLIC[name], hooks.Hook)
+        if taken and (is_hook or not any(one.kind is one.VAR_KEYWORD for one in taken.values())):
+            known = {*taken, *(base._OPTIONS if is_hook else ())}
+            found += [f"{name}({one}=)" for one in re.findall(r"(?:^|, )(\w+)=", inside) if one not in known]
+    return found
+
+
+def test_texts_name_only_options_that_there_are() -> None:
+    found = {path.name: unknown_options(path.read_text("utf-8")) for path in TEXTS}
+    assert {name: options for name, options in found.items() if options} == {}
+    wrong = "``Gate(clock=...)``, `Gate(options=Options(clock=now))`, `Quota(5, per=60)`"
+    assert unknown_options(wrong) == ["Gate(clock=)", "Quota(per=)"]
 
 
 def test_the_page_of_tools_names_every_option() -> None:

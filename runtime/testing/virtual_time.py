@@ -178,7 +178,7 @@ def from_outside(act: Callable[[], T]) -> T:
 
 
 class LoopClock:
-    """A clock for ``Gate(clock=...)`` that reads the virtual time of a loop."""
+    """A clock for ``Options(clock=...)`` that reads the virtual time of a loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -195,7 +195,7 @@ class LoopClock:
 class VirtualTime:
     """An event loop on virtual time for one test: call ``run``, then check ``elapsed``.
 
-    ``clock`` is for ``Gate(clock=...)``. Close it, or use it in a ``with`` statement. It cannot be used inside a running
+    ``clock`` is for ``Options(clock=...)``. Close it, or use it in a ``with`` statement. It cannot be used inside a running
     event loop.
     """
 
