@@ -138,7 +138,7 @@ class GeminiCodec(BaseCodec):
         for part, call in with_calls(_parts(body), found):
             function_call = call_of(part)
             if call is not None and function_call is not None:
-                sent.append(_call_back(part, function_call))
+                sent.append(_call_back(part, function_call, "id" if call.synthetic_id else ""))
             elif function_call is None and (back := without_nulls(part)) and back != {"text": ""}:
                 sent.append(back)
         return [{"role": "model", "parts": sent}] if sent else []
@@ -200,8 +200,9 @@ def _named(reason: object, numbered: Sequence[str]) -> str | None:
     return text_or_none(reason)
 
 
-def _call_back(part: Mapping[str, object], function_call: Mapping[str, object]) -> dict[str, object]:
-    call = without_nulls(function_call, "partialArgs", "willContinue")
+def _call_back(part: Mapping[str, object], function_call: Mapping[str, object], unused: str) -> dict[str, object]:
+    """The part of a call, without the *unused* field: an id that another call has, and that its result has not."""
+    call = without_nulls(function_call, "partialArgs", "willContinue", unused)
     call |= {
         "name": text_or_empty(function_call.get("name")) or "unnamed",
         "args": arguments_object(function_call.get("args")),

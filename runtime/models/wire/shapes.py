@@ -29,3 +29,8 @@ def mapping(value: object) -> Mapping[str, object]:
 def items(value: object) -> Sequence[object]:
     """The value if it is a JSON array, else an empty one."""
     return value if isinstance(value, (list, tuple)) else ()
+
+
+def place(index: object) -> int | float | str | None:
+    """The index of a piece of a stream, of any type that tells places apart; None if there is none."""
+    return index if isinstance(index, int | float | str) else None

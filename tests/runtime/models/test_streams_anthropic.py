@@ -56,6 +56,15 @@ def test_blocks_may_be_interleaved() -> None:
     assert reply_of(events).text == "hi"
 
 
+@pytest.mark.parametrize("first", ["0", "text_0", 1.0])
+def test_blocks_are_told_apart_by_an_index_of_any_type(first: Any) -> None:
+    """Without it the pieces of both went to the later call, and the earlier one ran with no input."""
+    one, two = call(first, "a", '{"x"', ": 1}"), call("other", "b", '{"y"', ": 2}", name="g")
+    woven = [event for pair in zip(one, two, strict=True) for event in pair]
+    reply = read("anthropic", sse(START, *woven, end(), STOP))
+    assert brief(reply) == [("f", '{"x": 1}', "a"), ("g", '{"y": 2}', "b")]
+
+
 def test_an_index_used_again_begins_another_block() -> None:
     stream = sse(START, *call(0, "a", "{}"), *call(0, "b", '{"y": 2}'), end(), STOP)
     assert brief(read("anthropic", stream)) == [("f", "{}", "a"), ("f", '{"y": 2}', "b")]

@@ -49,6 +49,14 @@ WILD: dict[str, tuple[Sequence[Any], Sequence[tuple[str, Any, str | None]]]] = {
         [piece(0, "x", "f"), piece(0, "x2", None, '{"a"'), piece(0, "x3", None, ": 1}"), piece(0, "x4", None, "")],
         TWO[:1],
     ),
+    "texts_as_index": (
+        [piece("0", "x", "f", ""), piece("1", "y", "g", ""), piece("0", arguments=A), piece("1", arguments=B)],
+        TWO,
+    ),
+    "floats_as_index": (
+        [piece(0.0, "x", "f", ""), piece(1.0, "y", "g", ""), piece(0.0, arguments=A), piece(1.0, arguments=B)],
+        TWO,
+    ),
     "no_ids": ([piece(0, None, "f", A), piece(1, None, "g", B)], NO_IDS),
     "empty_ids": ([piece(0, "", "f", A), piece(1, "", "g", B)], NO_IDS),
     "no_ids_and_no_index": ([piece(None, None, "f", A), piece(None, None, "g", B)], NO_IDS),

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from callgate import Outcome, ToolResult
 from callgate.runtime.models import codec
 from callgate.runtime.models.wire.endings import ReplyEnding
 from tests.runtime.models.streaming import brief, decode, read, reply_of, shown_calls, sse, texts
@@ -117,6 +118,33 @@ def test_a_path_that_leads_nowhere_makes_the_arguments_unreadable(path: Any) -> 
     part = {"functionCall": {"name": "f", "partialArgs": [{"jsonPath": path, "stringValue": "x"}]}}
     (call,) = read("gemini", sse(chunk(part), END)).calls
     assert isinstance(call.arguments, str), "hydration refuses it"
+
+
+@pytest.mark.parametrize(
+    ("later", "expected"),
+    [
+        ({"y": 2}, {"x": "a", "y": 2}),
+        ({"x": "a", "y": 2}, {"x": "a", "y": 2}),
+        ({}, {"x": "a"}),
+        ({"x": "b"}, "unreadable arguments"),
+        ('{"x": "b"}', "unreadable arguments"),
+    ],
+)
+def test_arguments_that_come_whole_in_a_later_piece_are_added(later: Any, expected: Any) -> None:
+    """They were lost, and the call ran without them; another value of an argument makes the call unreadable."""
+    pieces = {"partialArgs": [{"jsonPath": "$.x", "stringValue": "a"}], "willContinue": True}
+    first, last = {"functionCall": {"name": "f", **pieces}}, {"functionCall": {"args": later}}
+    (call,) = read("gemini", sse(gemini(first, finish=None), gemini(last))).calls
+    assert (call.arguments, call.truncated) == (expected, False)
+
+
+def test_a_call_whose_id_is_that_of_another_goes_back_without_it() -> None:
+    """Its result has no id either, so the API pairs them by their place."""
+    reply = codec("gemini").reply(gemini(gemini_call("f", {"n": 1}, "a"), gemini_call("f", {"n": 2}, "a")))
+    (turn,) = reply.messages
+    assert [part["functionCall"].get("id") for part in turn["parts"]] == ["a", None]
+    (answer,) = codec("gemini").results([ToolResult(call.id, "f", Outcome.SUCCESS, 1) for call in reply.calls])
+    assert [part["functionResponse"].get("id") for part in answer["parts"]] == ["a", None]
 
 
 def test_signatures_keep_their_part_and_its_place() -> None:

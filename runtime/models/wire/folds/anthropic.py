@@ -8,7 +8,7 @@ from callgate.runtime.models.wire.decoder import OTHER_API, SECOND
 from callgate.runtime.models.wire.history import as_json, join_pieces
 from callgate.runtime.models.wire.reading import FOREIGN, reported_error, text_or_empty, text_or_none
 from callgate.runtime.models.wire.reply import CallDelta, ReasoningDelta, ReplyEvent, text_delta
-from callgate.runtime.models.wire.shapes import items, mapping
+from callgate.runtime.models.wire.shapes import items, mapping, place
 
 _GROWS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
 _STARTS = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "thinking"}
@@ -105,17 +105,18 @@ class AnthropicFold:
         self.ended = self.ended or bool(changed.get("stop_reason"))
 
     def _block(self, index: object) -> _Block | None:
-        return self._at.get(index if isinstance(index, int) else None)
+        return self._at.get(place(index))
 
     def _start(self, index: object, content: Mapping[str, object], events: list[ReplyEvent]) -> None:
         """Begin a block; if its index is used already, the earlier block stays unchanged."""
-        if self.closed or (isinstance(index, int) and index in self._at):
+        index = place(index)
+        if self.closed or (index is not None and index in self._at):
             self.lost = SECOND
         self.began, self.ended = True, False
         kind, name = content.get("type"), content.get("name")
         block = _Block(dict(content), self._calls, self._tool_of(name) if isinstance(name, str) else "")
         self._blocks.append(block)
-        self._at[index if isinstance(index, int) else None] = block
+        self._at[index] = block
         if kind == "tool_use":
             self._calls += 1
             given = content.get("input")

@@ -8,13 +8,16 @@ whole calls; some send the arguments as an object.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
 import jiter
 
 from callgate.runtime.models.wire.history import as_json, join_pieces
 from callgate.runtime.models.wire.reading import with_piece
 from callgate.runtime.models.wire.reply import CallDelta, ReplyEvent
+from callgate.runtime.models.wire.shapes import place
 
+_Index: TypeAlias = int | float | str
 _OWN = frozenset({"index", "id", "type", "function", "custom"})
 
 
@@ -66,8 +69,8 @@ class ChatCalls:
     def __init__(self, tool_of: Callable[[str], str]) -> None:
         self._tool_of = tool_of
         self._slots: list[_Slot] = []
-        self._at: dict[int, _Slot] = {}  # the latest call at an index
-        self._ids: dict[tuple[int | None, str], _Slot] = {}
+        self._at: dict[_Index, _Slot] = {}  # the latest call at an index
+        self._ids: dict[tuple[_Index | None, str], _Slot] = {}
 
     def entries(self) -> list[dict[str, object]]:
         """``tool_calls`` in the form that is not streamed."""
@@ -116,8 +119,7 @@ class ChatCalls:
 
     def _slot(self, entry: Mapping[str, object], name: str, arguments: object, touched: list[_Slot]) -> _Slot | None:
         """The call that a piece belongs to, which may be new; None if the server repeats a whole call."""
-        index = entry.get("index")
-        index = index if isinstance(index, int) else None
+        index = place(entry.get("index"))
         call_id = entry.get("id")
         key = (index, call_id) if isinstance(call_id, str) and call_id else None
         known = self._ids.get(key) if key else None
@@ -139,14 +141,14 @@ class ChatCalls:
             self._ids[key] = slot
         return slot
 
-    def _latest(self, index: int | None, touched: list[_Slot]) -> _Slot | None:
+    def _latest(self, index: _Index | None, touched: list[_Slot]) -> _Slot | None:
         """The latest call at the index; without an index, the latest call unless this delta has filled it already."""
         if index is not None:
             return self._at.get(index)
         return self._slots[-1] if self._slots and self._slots[-1] not in touched else None
 
     def _begins(
-        self, slot: _Slot, name: str, brings: bool, call_id: object, index: int | None, touched: list[_Slot]
+        self, slot: _Slot, name: str, brings: bool, call_id: object, index: _Index | None, touched: list[_Slot]
     ) -> bool:
         """True if a piece begins a new call, although its index or id is that of *slot*."""
         if call_id and slot.id and call_id != slot.id:  # servers that make an id for every piece send no name with it
@@ -160,7 +162,7 @@ class ChatCalls:
             return False
         return index is None or (any(slot.pieces) and not name.startswith(slot.name))
 
-    def _new(self, index: int | None) -> _Slot:
+    def _new(self, index: _Index | None) -> _Slot:
         slot = _Slot(len(self._slots))
         self._slots.append(slot)
         if index is not None:

@@ -182,12 +182,17 @@ class _OpenCall:
         self.order = order
         self.tool = tool
         self.call = {key: value for key, value in call.items() if key not in {"partialArgs", "willContinue"}}
-        self.args: object = dict(mapping(call.get("args")))
+        self.args: object = {}
         part.pop("function_call", None)
         self.add(call)
 
     def add(self, call: Mapping[str, object]) -> None:
-        """Set the values of one piece. An invalid path makes the arguments unreadable."""
+        """Set the values of one piece. An invalid path, or another value of an argument, makes the arguments unreadable."""
+        given, known = call.get("args"), self.args
+        if given and isinstance(known, dict):
+            whole = mapping(given)
+            clash = not whole or any(known.get(name, value) != value for name, value in whole.items())
+            self.args = "unreadable arguments" if clash else {**known, **whole}
         for piece in items(call.get("partialArgs")):
             if not isinstance(self.args, dict) or not _put(self.args, mapping(piece)):
                 self.args = "unreadable path"  # not JSON, so that hydration refuses it
