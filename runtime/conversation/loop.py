@@ -187,6 +187,8 @@ class Talk:
             return self.error if isinstance(self.error, StreamCut) else None
         if reply.ending is ReplyEnding.LOST:
             return ModelError(reply.problem or "the answer is not whole", provider=self.client.codec.name)
+        if len({call.id for call in reply.calls}) < len(reply.calls):  # only a client of your own; results are by id
+            return ModelError("two calls of the answer have the same id", provider=self.client.codec.name)
         return None
 
     async def _whole(self) -> Reply:

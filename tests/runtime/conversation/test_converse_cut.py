@@ -117,6 +117,17 @@ def test_a_lost_answer_is_asked_for_again_too(stream: bool) -> None:
 
 
 @both_ways
+@pytest.mark.parametrize("call_id", ["a", ""])
+def test_an_answer_whose_calls_share_an_id_is_lost(stream: bool, call_id: str) -> None:
+    """Results are given by id: the model would read the later one for both."""
+    notes = Notes()
+    shared = asks(call(call_id, n=1), call(call_id, n=2))
+    done, _, _ = talk(FakeModel(asks(call("z", n=0)), shared, says("never")), notes, stream=stream)
+    assert (done.ended, str(done.error), notes.ran) == (Ending.LOST, "two calls of the answer have the same id", [0])
+    check_paired(done.messages)
+
+
+@both_ways
 def test_an_answer_that_did_not_begin_is_not_asked_for_again(stream: bool) -> None:
     """A request without a response may have run; the client itself repeats those that did not."""
     client = FakeModel(ModelError("no response: ReadTimeout"), says("never"))
