@@ -134,14 +134,15 @@ def _read_ratings(text: object) -> dict[int, float]:
     """Read the ratings by number; the object may stand anywhere in the text.
 
     Raises:
-        ValueError: there is no object; the error does not quote the text.
+        ValueError: there is no object, or it counts the tools from 0, so that each rating is that of the next tool; the
+            error does not quote the text.
     """
     for found in _OBJECT.findall(text) if isinstance(text, str) else ():
         try:
             rated = {int(key): clamped(float(value)) for key, value in json.loads(found).items()}
         except (ValueError, TypeError):
             continue
-        if rated:
+        if rated and min(rated) > 0:
             return rated
     raise ValueError("the model's response holds no ratings")
 

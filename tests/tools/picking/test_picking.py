@@ -238,6 +238,12 @@ async def test_an_unreadable_rating_leaves_its_tools_out() -> None:
         await pick_tools("x", [MAIL], scorer=LLMScorer(lambda _: "no"))
 
 
+async def test_ratings_that_count_from_0_are_unreadable() -> None:
+    """Each would be that of the tool before it, and a wrong tool would be picked first."""
+    with pytest.raises(ValueError, match="no ratings"):
+        await pick_tools("x", [MAIL, WEATHER], scorer=LLMScorer(lambda _: '{"0": 0.1, "1": 0.9}'))
+
+
 async def test_a_cascade_asks_the_dear_scorer_about_the_best_only() -> None:
     """Contract 70."""
     asked: list[str] = []
