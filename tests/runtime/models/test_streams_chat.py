@@ -11,6 +11,7 @@ import pytest
 from callgate.runtime.models.wire.reply import CallDelta, ReasoningDelta, TextDelta
 from callgate.tools.arguments.parse_errors import ParseError
 from callgate.tools.arguments.parsing import parse_arguments
+from tests.harness.cpu import cpu_seconds
 from tests.runtime.models.streaming import (
     brief,
     chat_chunk,
@@ -284,6 +285,12 @@ def test_a_form_of_the_arguments_that_says_nothing_takes_nothing_away(case: str,
     forms, expected = FORMS[case]
     (call,) = read("openai_chat", in_forms(forms, legacy=legacy)).calls
     assert (call.name, call.arguments, call.truncated) == ("f", expected, False)
+
+
+@pytest.mark.parametrize("forms", [[A, {"b": 2}] * 20_000, ['"x', {}] * 20_000, [{"a": 1}] * 40_000])
+def test_any_number_of_forms_takes_linear_time(forms: list[Any]) -> None:
+    stream = in_forms(forms, legacy=False)
+    assert cpu_seconds(lambda: read("openai_chat", stream), 3.0) < 3.0
 
 
 def test_an_empty_object_announces_the_arguments_of_the_same_call() -> None:

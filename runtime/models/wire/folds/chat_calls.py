@@ -22,9 +22,9 @@ _OWN = frozenset({"index", "id", "type", "function", "custom"})
 
 
 class _Slot:
-    """One call so far. ``whole`` has arguments that are not text."""
+    """One call so far. ``whole`` has arguments that are not text; with ``clash``, two forms of them disagree."""
 
-    __slots__ = ("custom", "extra", "id", "inner", "name", "order", "pieces", "tool", "whole")
+    __slots__ = ("clash", "custom", "extra", "id", "inner", "name", "order", "pieces", "tool", "whole")
 
     def __init__(self, order: int) -> None:
         self.order = order
@@ -33,6 +33,7 @@ class _Slot:
         self.tool = ""
         self.pieces: list[str] = []
         self.whole: object = None
+        self.clash = False
         self.custom = False
         self.extra: dict[str, object] = {}  # other fields, such as a thought signature, which go back to the provider
         self.inner: dict[str, object] = {}
@@ -176,6 +177,12 @@ def _take_arguments(slot: _Slot, arguments: object) -> str:
     if isinstance(arguments, str) and slot.whole is None:
         slot.pieces.append(arguments)
         return arguments
-    made = with_piece("".join(slot.pieces) if slot.whole is None else slot.whole, arguments)
-    slot.pieces, slot.whole = ([made], None) if isinstance(made, str) else ([], made)
-    return arguments if isinstance(arguments, str) else as_json(arguments) if arguments else ""
+    shown = arguments if isinstance(arguments, str) else "" if arguments == {} else as_json(arguments)
+    if slot.clash:  # compared no more, so that any number of pieces takes linear time
+        slot.pieces.append(shown)
+    elif shown or (slot.whole is None and not slot.pieces):
+        known = "".join(slot.pieces) if slot.whole is None else slot.whole
+        made = with_piece(known, arguments)
+        slot.clash = isinstance(made, str) and known not in ("", {}) and made is not known
+        slot.pieces, slot.whole = ([made], None) if isinstance(made, str) else ([], made)
+    return shown

@@ -144,7 +144,7 @@ class ResponsesFold:
         """The final form of an item. A call that has two names, or two whole arguments, is not known."""
         if (field := CALLS.get(item_type(last))) is not None:
             first = item.done or {}
-            known = {**item.fields, field: item.streamed()}
+            known = {**item.fields, field: item.streamed() if item.done is None else None}  # once: it takes time
             for name in ("name", "namespace", field):
                 ours, other = first.get(name) or known.get(name), last.get(name)
                 if ours and other and ours != other and plain_arguments(ours) != plain_arguments(other):
