@@ -9,7 +9,8 @@ import asyncio
 import inspect
 import socket
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,13 +48,13 @@ class ScriptedResponse:
 
 
 class _Gone(Exception):
-    """The client closed the connection."""
+    """The client closed the connection, or the script failed."""
 
 
 class HttpServer:
     """A server on a free loopback port.
 
-    ``dropped`` counts responses whose client disconnected early. ``failure`` is the first error that ended a connection.
+    ``dropped`` counts responses whose client disconnected early. ``failure`` is the first error of a script.
     """
 
     def __init__(self, handle: Callable[[ReceivedRequest], ScriptedResponse]) -> None:
@@ -79,6 +80,15 @@ class HttpServer:
         if self._server is not None:
             await self._server.wait_closed()
 
+    @contextmanager
+    def noting_failures(self) -> Generator[None, None, None]:
+        """Keep the first error of the script, which is raised when the model closes, and end the connection."""
+        try:
+            yield
+        except Exception as error:
+            self.failure = self.failure or error
+            raise _Gone from error
+
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.create_task(_Connection(self, reader, writer).run(self._handle))
         self._tasks.add(task)
@@ -100,14 +110,16 @@ class _Connection:
         import h11
 
         try:
-            while (request := await self._request()) is not None and await self._send(handle(request)):
+            while (request := await self._request()) is not None:
+                with self._server.noting_failures():
+                    response = handle(request)
+                if not await self._send(response):
+                    break
                 self._h11.start_next_cycle()
         except ConnectionError:
             self._server.dropped += 1
         except (_Gone, h11.RemoteProtocolError):
             pass  # the client is gone, or sent an invalid request: no response is possible
-        except Exception as error:  # noqa: BLE001  (it is raised when the model closes)
-            self._server.failure = self._server.failure or error
         finally:
             self._writer.transport.abort()
 
@@ -142,7 +154,7 @@ class _Connection:
             self._write(h11.Response(status_code=response.status, headers=headers))
         for number, chunk in enumerate(response.chunks):
             if response.pause is not None:
-                await self._unless_gone(_paused(response.pause, number))
+                await self._unless_gone(self._paused(response.pause, number))
             self._write(h11.Data(data=chunk))
             await self._writer.drain()
         if response.ending in {"close", "reset"}:
@@ -175,6 +187,12 @@ class _Connection:
             heard.cancel()
             await asyncio.gather(pause, heard, return_exceptions=True)
 
+    async def _paused(self, pause: Callable[[int], object], number: int) -> None:
+        with self._server.noting_failures():
+            found = pause(number)
+            if inspect.isawaitable(found):
+                await found
+
     async def _break(self, ending: CutEnding | None) -> None:
         if ending == "reset":
             self._writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, ABORT)
@@ -182,9 +200,3 @@ class _Connection:
             return
         self._writer.close()  # after the remaining bytes
         await self._writer.wait_closed()
-
-
-async def _paused(pause: Callable[[int], object], number: int) -> None:
-    found = pause(number)
-    if inspect.isawaitable(found):
-        await found
