@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+from urllib.parse import quote
 
 from callgate.runtime.models.wire.base import BaseCodec, Content, ReplyFields, described
 from callgate.runtime.models.wire.client import Client
@@ -150,17 +151,27 @@ class GeminiCodec(BaseCodec):
         """Ask ``models/{model}:generateContent``; simple messages become ``contents`` and ``systemInstruction``.
 
         A model name with a slash (``tunedModels/...``, ``publishers/google/models/...``) is used as the path.
+
+        Raises:
+            ValueError: the name of the model is no path below the address of the API.
         """
         system, rest = without_system(messages)
         instruction = {"parts": [{"text": system}]} if system else None
-        path = model if "/" in model else f"models/{model}"
         verb = "streamGenerateContent?alt=sse" if stream else "generateContent"
         body = {"contents": [_content(message) for message in rest], "systemInstruction": instruction}
-        return Request(f"{path}:{verb}", body)
+        return Request(f"{_path(model)}:{verb}", body)
 
 
 def _tool(definition: ToolDefinition, wire_name: str, view: View) -> dict[str, object]:
     return {"name": wire_name, **described(definition), (view.key or JSON_SCHEMA): view.schema}
+
+
+def _path(model: str) -> str:
+    """The path of a model. Its name, which a caller may choose, leads to no other method, version or query of the API."""
+    *folders, name = (model if "/" in model else f"models/{model}").split("/")
+    if not all(one.strip(".") for one in (*folders, name)):
+        raise ValueError(f'the model {model!r} is no path of a model; write its name, such as "gemini-3-flash"')
+    return "/".join([*(quote(one, safe=":@") for one in folders), quote(name, safe="@")])
 
 
 def _content(message: dict[str, object]) -> dict[str, object]:

@@ -39,12 +39,15 @@ class Discovery:
     Raises:
         DefinitionError: the gate has a tool of one of the three names.
         TypeError: a setting is of another type.
+        ValueError: *min_score* is not a number from 0 to 1.
     """
 
     @checks_kinds(TypeError)
     def __init__(
         self, gate: Gate, *, scorer: object = None, min_score: float = 0.05, allow_unsafe: bool = False
     ) -> None:
+        if not 0 <= min_score <= 1:
+            raise ValueError(f"Discovery: min_score is {min_score}; give a number from 0 to 1")
         self._gate = gate
         self._allow_unsafe = allow_unsafe
         self._scorer = scorer

@@ -194,6 +194,8 @@ class CascadeStage:
 
     def __post_init__(self) -> None:
         check_fields(self, ValueError, skip=("scorer",))
+        if self.ties is not None and not self.ties >= 0:
+            raise ValueError(f"CascadeStage: ties is {self.ties}; give a difference of scores of at least 0, or None")
 
 
 class Cascade:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from callgate.providers.logs import LogEvent, emit
+from callgate.tools.limits import fault_of_seconds
 from callgate.tools.picking.embedding import Embedder, EmbeddingCache, Embeddings
 from callgate.tools.picking.index import Snapshot, ToolIndex
 from callgate.tools.picking.meaning import Meanings
@@ -44,9 +45,14 @@ class SemanticScorer:
         cache: keeps the vectors of tools across restarts and processes; queries are never stored there.
         timeout: seconds for the vectors of one pick, including missing ones of tools; finished vectors are kept. None
             for no limit.
+
+    Raises:
+        ValueError: *timeout* is no time above 0.
     """
 
     def __init__(self, embedder: Embedder, *, cache: EmbeddingCache | None = None, timeout: float | None = 2.0) -> None:
+        if (fault := fault_of_seconds(timeout)) is not None:
+            raise ValueError(f"SemanticScorer: timeout {fault}")
         self.name = f"{_WORDS.name}+{embedder.name}"
         self._meanings = Meanings(Embeddings(embedder, cache))
         self._timeout = timeout

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from urllib.parse import unquote
 
 import httpx
 import pytest
@@ -141,6 +142,29 @@ async def test_a_number_that_json_does_not_have_is_refused_and_not_sent_as_null(
     assert not sent
     await OpenAIChat("http://localhost", model="m", http=http).reply([message | {"content": None}], options={"t": 1.5})
     assert json.loads(sent[0])["messages"] == [{"role": "user", "content": None}]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "model", ["m?key=x&a=", "m#", "m:countTokens?a=", "m%2f..", "models/m:delete", "tunedModels/x y"]
+)
+def test_the_name_of_a_model_leads_to_no_other_method_of_gemini(model: str, stream: bool) -> None:
+    """A caller of a service may choose the model; the request carries the key of the service."""
+    asked = codec("gemini").request("Hi", model=model, stream=stream).path
+    path, _, query = asked.partition("?")
+    assert (
+        unquote(path)
+        == f"{model if '/' in model else f'models/{model}'}:{'streamGenerateContent' if stream else 'generateContent'}"
+    )
+    assert not {"#", "?", " "} & {*path}
+    assert path.rsplit("/", 1)[-1].count(":") == 1
+    assert query == ("alt=sse" if stream else "")
+
+
+@pytest.mark.parametrize("model", ["../../upload/files", "models/../cachedContents", "/m", "models//m", ".", "m/"])
+def test_the_name_of_a_model_stays_below_the_address_of_gemini(model: str) -> None:
+    with pytest.raises(ValueError, match="is no path of a model"):
+        codec("gemini").request("Hi", model=model)
 
 
 def test_a_model_of_gemini_with_a_slash_in_it_is_a_path() -> None:

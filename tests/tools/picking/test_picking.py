@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from callgate import ToolDefinition, pick_tools, tool
-from callgate.picking import PickResult, ToolIndex, keyword_overlap
+from callgate import Gate, ToolDefinition, pick_tools, tool
+from callgate.picking import Discovery, PickResult, SemanticScorer, ToolIndex, keyword_overlap
 from callgate.tools.picking.filters import PickContext
 from callgate.tools.picking.llm import Cascade, CascadeStage, LLMScorer, Mixture
 from callgate.tools.picking.results import FALLBACK, Picks, Score
@@ -242,6 +242,17 @@ async def test_ratings_that_count_from_0_are_unreadable() -> None:
     """Each would be that of the tool before it, and a wrong tool would be picked first."""
     with pytest.raises(ValueError, match="no ratings"):
         await pick_tools("x", [MAIL, WEATHER], scorer=LLMScorer(lambda _: '{"0": 0.1, "1": 0.9}'))
+
+
+@pytest.mark.parametrize("value", [float("nan"), -0.5])
+def test_a_number_that_would_switch_a_scorer_off_is_refused(value: float) -> None:
+    """A later stage never ran, the meaning never counted, and the search of a model always failed."""
+    with pytest.raises(ValueError, match="ties"):
+        CascadeStage(keyword_overlap, ties=value)
+    with pytest.raises(ValueError, match="timeout"):
+        SemanticScorer(object(), timeout=value)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="min_score"):
+        Discovery(Gate(), min_score=value)
 
 
 async def test_a_cascade_asks_the_dear_scorer_about_the_best_only() -> None:
