@@ -203,7 +203,7 @@ def _call_back(raw: RawCall, call: ToolCall) -> dict[str, object]:
     if entry.get("type") == "custom":
         return {"id": call.id, "type": "custom", "custom": entry.get("custom"), **extra}
     function = {
-        **without_nulls(mapping(entry.get("function")), "name", "arguments"),
+        **without_nulls(mapping(entry.get("function")), "name", "arguments", "parsed_arguments"),
         "name": legal_name(mapping(entry.get("function")).get("name", raw.name)),
         "arguments": arguments_text(raw.arguments),
     }
