@@ -30,10 +30,16 @@ def is_id(value: object) -> TypeGuard[str]:
     return isinstance(value, str) and flaw_of(value) is None
 
 
-def bad_key() -> Invalid:
-    """Return the refusal of an idempotency key of another type or length."""
-    rule = f"is a text of 1 to {LONGEST_KEY} characters"
-    return Invalid(f"an idempotency key {rule}", code="idempotency_key", public=f"An idempotency key {rule}.")
+def checked_key(key: object) -> str:
+    """Return an idempotency key that a caller passes.
+
+    Raises:
+        Invalid: it is not a text of 1 to 255 characters.
+    """
+    if not isinstance(key, str) or not 0 < len(key) <= LONGEST_KEY:
+        rule = f"is a text of 1 to {LONGEST_KEY} characters"
+        raise Invalid(f"an idempotency key {rule}", code="idempotency_key", public=f"An idempotency key {rule}.")
+    return key
 
 
 def flaw_of(text: object, longest: int = LONGEST_ID) -> str | None:

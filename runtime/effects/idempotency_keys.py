@@ -6,7 +6,7 @@ A declared key and the key of a caller are two identities of one effect: a call 
 from __future__ import annotations
 
 from callgate.hooks.context import InvokeContext
-from callgate.providers.ids import LONGEST_KEY, bad_key
+from callgate.providers.ids import checked_key
 from callgate.providers.principal import ANONYMOUS, User
 from callgate.providers.stores.effects import Alias, EffectRecord
 from callgate.tools.definition import Effect
@@ -116,13 +116,7 @@ def given_key(user: User, tool: str, key: str, namespace: str) -> str:
     Raises:
         Invalid: it is not a text of 1 to 255 characters.
     """
-    return hash_of([*scope_of(user, namespace), tool, "given", _checked(key)])
-
-
-def _checked(given: object) -> str:
-    if not isinstance(given, str) or not 0 < len(given) <= LONGEST_KEY:
-        raise bad_key()
-    return given
+    return hash_of([*scope_of(user, namespace), tool, "given", checked_key(key)])
 
 
 def is_of_another(ctx: InvokeContext, found: EffectRecord, effect: EffectRecord) -> bool:

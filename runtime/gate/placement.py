@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from callgate.errors import CallgateError, Conflict, DeadlineExceeded, NotRecorded, OutcomeUnknown, StoreError
-from callgate.providers.logs import LogEvent, emit
+from callgate.errors import Invalid
 from callgate.providers.principal import User
-from callgate.runtime.jobs.assembly import cancel_whole, submit_or_cancel
-from callgate.runtime.jobs.jobs import JobHandle
-from callgate.runtime.jobs.records import never_began
-from callgate.runtime.pipeline.failure import error_info
+from callgate.runtime.pipeline.options import IDS, BadCall, check_limits, checked_ids
 from callgate.tools.arguments.hydration import HydrationResult
-from callgate.tools.calls import Outcome, ToolCall, ToolResult
+from callgate.tools.calls import ToolCall, ToolResult
 from callgate.tools.definition import Effect
-from callgate.tools.limits import fault_of_seconds
 from callgate.tools.record import Place, ToolRecord
 
 RunOn: TypeAlias = Place | Callable[[ToolCall], Place]
 """The place of all calls, or a rule that returns the place of each call."""
-
-SLACK = 2.0
-"""Seconds after a deadline in which a worker may still store the result of a call."""
 
 
 class Placement:
@@ -38,12 +29,12 @@ class Placement:
         asked, may_run = (call.call, call.trusted) if isinstance(call, HydrationResult) else (call, True)
         known = may_run and isinstance(asked.name, str) and asked.name in self.gate.registry
         record: ToolRecord | None = self.gate.registry.get(asked.name) if known else None
-        late, idle = options.get("deadline"), options.get("idle")
-        refused = fault_of_seconds(late, least=0.0) or fault_of_seconds(idle)  # the gate says so in the result
-        if record is None or refused or self._place(record, asked) == "caller":
+        if record is None or self._place(record, asked) == "caller" or _is_refused(options):
             here: ToolResult = await self.gate.call(call, user=user, **options)
             return here
-        return await _in_a_worker(self.gate, call, asked, user, options, reads=record.definition.effect is Effect.READ)
+        from callgate.runtime.jobs.in_worker import run_in_worker  # few tools run in workers
+
+        return await run_in_worker(self.gate, call, asked, user, options, reads=record.definition.effect is Effect.READ)
 
     def _place(self, record: ToolRecord, call: ToolCall) -> Place:
         rule = self.run_on
@@ -53,34 +44,11 @@ class Placement:
         return place
 
 
-async def _in_a_worker(
-    gate: Any, given: ToolCall | HydrationResult, call: ToolCall, user: User, options: dict[str, Any], *, reads: bool
-) -> ToolResult:
-    """Submit a call as a job and await it. Without a response the outcome is ``unknown``, unless the tool only reads."""
-    deadline = options.get("deadline")
-    known = {name: options.get(name) for name in ("session_id", "request_id", "task", "deadline", "idle")}
+def _is_refused(options: Mapping[str, Any]) -> bool:
+    """Return whether a call with these options is refused before it begins: the gate says so in its result."""
     try:
-        submission = gate.submit(given, user=user, key=options.get("idempotency_key"), **known)
-        job: JobHandle = await submit_or_cancel(submission)
-        try:
-            async with asyncio.timeout(None if deadline is None else deadline + SLACK):
-                return await job.settled()
-        except TimeoutError:  # no worker took it, or the worker is late
-            await job.cancel()
-            never_ran = reads or never_began(await job.status())
-            return _failed(call, DeadlineExceeded if never_ran else OutcomeUnknown)
-        except asyncio.CancelledError:
-            await cancel_whole(job)
-            raise
-    except Conflict:
-        return _failed(call, Conflict)
-    except Exception as error:  # of a store, of any type: the job may be stored, although the store reported an error
-        if isinstance(error, CallgateError) and not isinstance(error, StoreError):
-            raise
-        emit(LogEvent.JOB_STORE_FAILED, error=error)
-        return _failed(call, NotRecorded if reads else OutcomeUnknown)
-
-
-def _failed(call: ToolCall, error: type[CallgateError]) -> ToolResult:
-    outcome = {"outcome_unknown": Outcome.UNKNOWN, "conflict": Outcome.CONFLICT}.get(error.code, Outcome.ERROR)
-    return ToolResult(call.id, call.name, outcome, error=error_info(error()))
+        check_limits(options.get("deadline"), options.get("idle"))
+        checked_ids(**{name: options.get(name) for name in IDS})
+    except (BadCall, Invalid):
+        return True
+    return False

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from callgate.errors import GateClosed, RegistrationError
 from callgate.providers.principal import User
-from callgate.runtime.jobs.calls import JobCalls
+from callgate.runtime.jobs.calls import Callers, JobCalls
 from callgate.runtime.jobs.jobs import JobHandle, JobQueue
 from callgate.runtime.jobs.resuming import SuspendedJobs
 from callgate.runtime.lifespan.background import PRUNE_EVERY, BackgroundTask
@@ -69,13 +69,13 @@ def call_to_submit(records: CallRecords, under_way: UnderWay, tool: Callee, argu
     return call.call
 
 
-async def submit_or_cancel(submission: Coroutine[object, None, JobHandle]) -> JobHandle:
-    """Await a submission and return its job.
+async def submit_or_cancel(submission: Coroutine[object, None, JobHandle], callers: Callers) -> JobHandle:
+    """Await a submission and return its job, for one of its *callers*.
 
     The caller may be cancelled while the store writes the job: without its handle, the job would run all the same.
 
     Raises:
-        CancelledError: the caller was cancelled; the job is cancelled, unless the store failed.
+        CancelledError: the caller was cancelled; see ``cancel_whole``.
     """
     step = Shielded(submission, grace=RELEASE_LIMIT)
     try:
@@ -84,13 +84,16 @@ async def submit_or_cancel(submission: Coroutine[object, None, JobHandle]) -> Jo
         if step.deferred is not None:
             raise step.deferred from None
         raise
+    callers.owned, callers.kept = callers.owned or job.added, callers.kept - 1
     if step.deferred is not None:
-        await cancel_whole(job)
+        await cancel_whole(job, callers)
         raise step.deferred
     return job
 
 
-async def cancel_whole(job: JobHandle) -> None:
-    """Cancel a job for a caller that was cancelled itself; if the store fails, the job runs."""
+async def cancel_whole(job: JobHandle, callers: Callers) -> None:
+    """Cancel a job for a caller that was cancelled itself, unless others want it; if the store fails, the job runs."""
+    if not callers.may_cancel:
+        return
     with suppress(Exception):  # a store of another package may raise anything
         await Shielded(job.cancel(), limit=RELEASE_LIMIT).run()

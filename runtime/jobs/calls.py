@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Generator, Iterable
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from callgate.errors import Control, InvocationError, OutcomeUnknown, RegistrationError
@@ -344,3 +345,45 @@ class Misfits:
         if form[1].decode() not in self._keys.ids:
             return NO_KEY
         return OF_DEFINITION if self._calls.has(tool) else OF_TOOL
+
+
+@dataclass(slots=True)
+class Callers:
+    """The callers that wait for a job. ``owned``: one of them has added it. ``kept`` counts those who submitted it for later."""
+
+    waiting: int = 1
+    owned: bool = False
+    kept: int = 0
+
+    @property
+    def may_cancel(self) -> bool:
+        """True if a caller that gives up may cancel the job: no other one waits for it, and none submitted it for later."""
+        return self.owned and self.waiting <= 1 and self.kept <= 0
+
+
+class JobCallers:
+    """The callers of all jobs of a gate, by the ids of the jobs."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, Callers] = {}
+
+    @contextmanager
+    def of(self, id: str | None) -> Generator[Callers]:
+        """Count a caller while it waits for a job. Callers know a job of None only by its handle."""
+        if id is None:
+            yield Callers()
+            return
+        callers = self._of.setdefault(id, Callers(0))
+        callers.waiting += 1
+        try:
+            yield callers
+        finally:
+            callers.waiting -= 1
+            if not callers.waiting:
+                del self._of[id]
+
+    def submitted(self, *ids: str) -> None:
+        """Record that jobs were submitted for later, or by callers that wait for them, which take this back."""
+        for id in ids:
+            if id in self._of:
+                self._of[id].kept += 1

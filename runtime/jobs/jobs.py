@@ -14,7 +14,7 @@ from callgate.providers.principal import User
 from callgate.providers.signing import SigningKeys
 from callgate.providers.stores.base import Store
 from callgate.providers.stores.jobs import FINAL_STATES, Job, JobState, fault_of_priority
-from callgate.runtime.jobs.calls import JobCalls, as_fault, stops
+from callgate.runtime.jobs.calls import JobCallers, JobCalls, as_fault, stops
 from callgate.runtime.jobs.records import (
     JobRequest,
     JobStatus,
@@ -49,8 +49,8 @@ POLL_EVERY = 1.0
 class JobHandle:
     """The handle of a job: ``await`` it for the result; ``status``, ``events`` and ``cancel``. Any process may have one."""
 
-    def __init__(self, jobs: JobQueue, tenant: str, user: str, id: str) -> None:
-        self.id = id
+    def __init__(self, jobs: JobQueue, tenant: str, user: str, id: str, *, added: bool = False) -> None:
+        self.id, self.added = id, added  # ``added``: the submission of this handle has added the job
         self._jobs, self._tenant, self._user = jobs, tenant, user
 
     def __await__(self) -> Generator[object, None, ToolResult]:
@@ -66,10 +66,8 @@ class JobHandle:
             NotPending: there is no such job of this user.
         """
         job = await self._job()
-        pending = None
-        if job.state is JobState.INPUT_REQUIRED:
-            pending = self._jobs.result_of(self._tenant, job).pending
-        return status_of_job(job, pending)
+        waits = job.state is JobState.INPUT_REQUIRED
+        return status_of_job(job, self._jobs.result_of(self._tenant, job).pending if waits else None)
 
     async def result(self) -> ToolResult:
         """Wait for the result and return it. A dead or cancelled job has a result, too.
@@ -90,10 +88,11 @@ class JobHandle:
         return await self._until((*FINAL_STATES, JobState.INPUT_REQUIRED))
 
     async def _until(self, states: Collection[JobState]) -> ToolResult:
-        job, pause = await self._job(), FIRST_POLL
-        while job.state not in states:
-            pause = await self._jobs.wait(self.id, pause, for_end=states is FINAL_STATES)
-            job = await self._job()
+        with self._jobs.callers.of(self.id):
+            job, pause = await self._job(), FIRST_POLL
+            while job.state not in states:
+                pause = await self._jobs.wait(self.id, pause, for_end=states is FINAL_STATES)
+                job = await self._job()
         return self._jobs.result_of(self._tenant, job)
 
     async def events(self) -> AsyncGenerator[JobStatus, None]:
@@ -144,7 +143,7 @@ class JobQueue:
         self._store, self.keys, self.now = store, keys, now
         self._calls, self.options = calls, options
         self.runner = JobRunner(store, keys, now, calls, options, suspended)
-        self.backend, self.waiters = backend, Waiters()
+        self.backend, self.waiters, self.callers = backend, Waiters(), JobCallers()
         self._polling: asyncio.Task[None] | None = None
         self._writer: Any = None
         self.scheduler: Any = None
@@ -175,9 +174,11 @@ class JobQueue:
             return (await self.submit_many([(call, options.pop("key", None))], user, within=within, **options))[0]
         job, request = self.prepare(call, user, **options)
         tenant = user.tenant or ""
-        self.writer.check_repeat(await self.writer.add(tenant, job, once=once), request)
+        known = await self.writer.add(tenant, job, once=once)
+        self.writer.check_repeat(known, request)
+        self.callers.submitted(job.id)
         await self.backend.submitted(job)
-        return JobHandle(self, tenant, user.id, job.id)
+        return JobHandle(self, tenant, user.id, job.id, added=known.mac == job.mac)
 
     def prepare(
         self,
@@ -247,6 +248,7 @@ class JobQueue:
         made = [self.prepare(call, user, key=key, **options) for call, key in calls]
         if made:
             await self.writer.add_checked(made, within)
+            self.callers.submitted(*(job.id for job, _ in made))
         return [self.handle(job.id, user) for job, _ in made]
 
     @property

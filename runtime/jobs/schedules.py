@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Sequence
+from typing import Any
 
-from callgate.errors import RegistrationError
+from callgate.errors import Invalid, RegistrationError, UnknownTool
 from callgate.providers.logs import LogEvent, emit
 from callgate.runtime.jobs.calls import as_fault, stops
 from callgate.runtime.jobs.jobs import JobQueue
 from callgate.runtime.options.schedule import Schedule, last_time
+from callgate.runtime.pipeline.options import BadCall
 from callgate.tools.calls import ToolCall
 
 TICK = 1.0
@@ -32,7 +34,8 @@ class Scheduler:
 
         Raises:
             UnknownTool: the gate does not have a tool.
-            RegistrationError: a run could be caught up after its job was deleted, and so run twice.
+            RegistrationError: a run could be caught up after its job was deleted, and so run twice; or no store keeps its
+                key, queue or priority.
         """
         keep = self._jobs.options.keep
         for schedule in self._schedules:
@@ -41,7 +44,12 @@ class Scheduler:
                     f"the schedule {schedule.key}: a run is made up to {_late(schedule):g} seconds late, and a job that is "
                     "deleted is not known any more: give Jobs(keep=...) of more seconds"
                 )
-            self._jobs.prepare(self._call(schedule), schedule.user)
+            try:
+                self._jobs.prepare(self._call(schedule), schedule.user, **_options(schedule, self._jobs.now()))
+            except UnknownTool:
+                raise
+            except (BadCall, Invalid) as error:
+                raise RegistrationError(f"the schedule {schedule.key}: {error}") from None
 
     async def tick(self) -> None:
         """Submit the calls whose time has come; of several missed times of a schedule, the last one only.
@@ -69,10 +77,8 @@ class Scheduler:
             await self._jobs.submit(
                 self._call(schedule),
                 schedule.user,
-                key=f"schedule {schedule.key} {at:.0f}",
                 once=True,
-                queue=schedule.queue,
-                priority=schedule.priority,
+                **_options(schedule, at),
                 deadline=None if schedule.deadline is None else max(at + schedule.deadline - now, 0.0),
             )
         self._submitted[schedule.key] = at
@@ -80,6 +86,14 @@ class Scheduler:
     @staticmethod
     def _call(schedule: Schedule) -> ToolCall:
         return ToolCall(name=schedule.tool, arguments=dict(schedule.arguments))
+
+
+def _options(schedule: Schedule, at: float) -> dict[str, Any]:
+    return {
+        "key": f"schedule {schedule.key} {at:.0f}",
+        "queue": schedule.queue,
+        "priority": schedule.priority,
+    }
 
 
 def _late(schedule: Schedule) -> float:

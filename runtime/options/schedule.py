@@ -8,6 +8,7 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, tzinfo
+from typing import Any
 
 from callgate.errors import RegistrationError
 from callgate.providers.kinds import check_fields
@@ -15,6 +16,8 @@ from callgate.providers.principal import ANONYMOUS, User
 from callgate.tools.limits import fault_of_seconds
 
 DAY = 86_400
+LONGEST_NAME = 200
+"""Maximum length of the name of a schedule, in characters."""
 
 _RANDOM = re.compile(r"\br\b", re.IGNORECASE)
 
@@ -25,7 +28,8 @@ class Schedule:
 
     Args:
         tool: the name of the tool.
-        cron: five fields of cron, such as ``"0 3 * * *"`` for 3 o'clock.
+        cron: five fields of cron, such as ``"0 3 * * *"`` for 3 o'clock. With a day of the month and a day of the week, it
+            runs on the days of either; if one of the two fields begins with ``*``, on those of both.
         name: the name of the schedule. Processes with one name share it. Default: the name of the tool.
         arguments: the arguments of the call.
         user: the user of the call.
@@ -55,6 +59,10 @@ class Schedule:
 
     def __post_init__(self) -> None:
         check_fields(self, RegistrationError, skip=("cron", "zone", "catch_up", "deadline"))
+        if len(self.key) > LONGEST_NAME:  # it is part of the idempotency key of each run
+            raise RegistrationError(
+                f"the schedule {self.key[:20]}...: its name has more than {LONGEST_NAME} characters"
+            )
         check_schedule(self.key, self.cron, self.zone)
         for name, fault in (
             ("catch_up", fault_of_seconds(self.catch_up, least=0.0, none=False)),
@@ -78,20 +86,26 @@ def last_time(schedule: Schedule, now: float) -> float:
     """
     from zoneinfo import ZoneInfo  # few applications have schedules
 
-    from croniter import croniter
-
     zone, fixed = ZoneInfo(schedule.zone), has_fixed_times(schedule.cron)
     wall = _wall(math.floor(now), zone)
     # For a while after the clock was set back, times with a later text than the present one have passed, too.
     repeated = max(_wall(math.floor(now) - DAY, zone) + timedelta(seconds=DAY) - wall, timedelta())
     # croniter gets naive times: it knows no rule for hours that occur twice. It returns the time before a given one.
-    times = croniter(schedule.cron, wall + repeated + timedelta(seconds=1))
+    times = _times(schedule.cron, wall + repeated + timedelta(seconds=1))
     passed: list[float] = []
     while True:
         found: datetime = times.get_prev(datetime)
         passed += [at for at in _moments(found, zone, fixed=fixed) if at <= now]
         if passed and found <= wall:
             return max(passed)
+
+
+def _times(cron: str, start: datetime) -> Any:
+    """Return the times of a schedule around *start*."""
+    from croniter import croniter
+
+    # As in Vixie cron, `*/2` in the day of the month and a day of the week are days of both; the default is either.
+    return croniter(cron, start, implement_cron_bug=True)
 
 
 def has_fixed_times(cron: str) -> bool:
@@ -139,8 +153,13 @@ def check_schedule(key: str, cron: str, zone: str) -> None:
         raise RegistrationError(
             f'the schedule {key}: {cron!r} is not five fields of cron; write "0 3 * * *" for 3 o\'clock'
         )
+    day, week = cron.split()[2], cron.split()[4]
+    if day not in ("*", "?") and re.search("[#lL]", week):  # croniter drops the day of the month
+        raise RegistrationError(
+            f"the schedule {key}: {cron!r} has a day of the month and {week}, a day of certain weeks; write two schedules"
+        )
     try:
-        croniter(cron, datetime(2000, 1, 1)).get_next(datetime)  # noqa: DTZ001  (a time on the wall)
+        _times(cron, datetime(2000, 1, 1)).get_next(datetime)  # noqa: DTZ001  (a time on the wall)
     except ValueError:
         raise RegistrationError(
             f"the schedule {key}: {cron!r} names a date that no year has, such as 30 February; it would never run"

@@ -9,7 +9,7 @@ from callgate.errors import CallgateError, Invalid, InvocationError, Registratio
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.plan import Plan
 from callgate.hooks.state.facts import TraceRow
-from callgate.providers.ids import flaw_of
+from callgate.providers.ids import is_id
 from callgate.runtime.pipeline.compile import repaired_plan
 from callgate.runtime.pipeline.options import BadCall, CallOptions, apply_options, checked_id
 from callgate.tools.arguments.hydration import HydrationResult
@@ -98,9 +98,9 @@ def nearest_call(tool: object, arguments: object) -> ToolCall:
 def known_options(options: CallOptions) -> CallOptions:
     """Return the options that a call which cannot begin keeps: its ids."""
     known: CallOptions = {}
-    if isinstance(request_id := options.get("request_id"), str) and flaw_of(request_id) is None:
+    if (request_id := options.get("request_id")) and is_id(request_id):
         known["request_id"] = request_id
-    if isinstance(session_id := options.get("session_id"), str) and flaw_of(session_id) is None:
+    if (session_id := options.get("session_id")) and is_id(session_id):
         known["session_id"] = session_id
     if isinstance(task := options.get("task"), TaskIds):
         known["task"] = task

@@ -8,7 +8,7 @@ from typing import TypedDict
 from callgate.errors import Invalid
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.state.facts import Consumer, IdleLimit
-from callgate.providers.ids import bad_key, flaw_of
+from callgate.providers.ids import checked_key, flaw_of
 from callgate.providers.kinds import annotations_of, fault_of_kind
 from callgate.tools.execution import TaskIds
 from callgate.tools.limits import fault_of_seconds
@@ -24,12 +24,16 @@ def checked_id(name: str, text: object) -> None:
 
     Raises:
         BadCall: it is no text.
-        Invalid: it is a key and no text, or the id has a NUL character, half of a surrogate pair, or too many bytes.
+        Invalid: it is no idempotency key, is an empty session or request id, or has a NUL character, half of a surrogate
+            pair, or too many bytes.
     """
+    if name in _KEYS and text is not None:
+        checked_key(text)
     if not isinstance(text, str | None):
-        if name == "idempotency_key":
-            raise bad_key()
         raise BadCall(f"the {name} is of type {type(text).__name__}; ids are texts, so write str(...)")
+    if text == "" and name in _NOT_EMPTY:  # such as of a header that is missing: all its callers would share it
+        problem = f"the {name} is empty; leave it out"
+        raise Invalid(problem, stage="call", code="bad_id", public=f"The call is not valid: {problem}.", no_effect=True)
     if (flaw := flaw_of(text)) is not None:
         problem = f"the {name} {flaw}; a database cannot keep it"
         raise Invalid(problem, stage="call", code="bad_id", public=f"The call is not valid: {problem}.", no_effect=True)
@@ -70,7 +74,8 @@ _INSTEAD = {
     "user_id": "user=User(id)",
 }
 """The option to write for names of other frameworks."""
-_IDS = ("session_id", "request_id", "idempotency_key")
+IDS = ("session_id", "request_id", "idempotency_key")
+_KEYS, _NOT_EMPTY = ("idempotency_key", "key"), ("session_id", "request_id")
 
 
 def check_limits(deadline: object, idle: object) -> None:
@@ -106,7 +111,7 @@ def apply_options(ctx: InvokeContext, options: CallOptions) -> None:
         if name not in CallOptions.__annotations__:
             raise no_option(name, CallOptions.__annotations__)
         if value is not None and name not in ("deadline", "idle"):
-            if name in _IDS:
+            if name in IDS:
                 checked_id(name, value)
             elif (fault := fault_of_kind(value, annotations_of(CallOptions)[name])) is not None:
                 raise BadCall(f"{name} {fault}")

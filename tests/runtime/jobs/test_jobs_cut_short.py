@@ -112,7 +112,7 @@ async def test_a_job_that_another_worker_goes_on_with_has_the_result_of_that_att
 
 async def test_a_call_in_a_worker_that_ended_is_not_told_as_late_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """The caller waits with ``run_on="worker"``, and no other worker comes before the deadline."""
-    monkeypatch.setattr("callgate.runtime.gate.placement.SLACK", 0.0)
+    monkeypatch.setattr("callgate.runtime.jobs.in_worker.SLACK", 0.0)
     body = Body()
     async with a_gate(body, None, jobs=EmbeddedJobs(1, grace=0.0)) as gate:
         calls = [ToolCall(id="c1", name="send", arguments={"n": 3})]

@@ -153,9 +153,100 @@ async def test_a_caller_that_is_cancelled_while_its_job_is_stored_leaves_no_job_
         assert {job.state for _, job in await g.store.jobs.list(None)} <= {JobState.CANCELLED}
 
 
+@pytest.mark.parametrize(
+    "bad", [{"idempotency_key": ""}, {"idempotency_key": 5}, {"session_id": "a\0"}, {"request_id": 5}]
+)
+async def test_a_wrong_id_is_a_result_also_where_a_worker_would_run_the_call(bad: Any) -> None:
+    """As in this process. One raised an error, which took the other results along; another one was ``unknown``."""
+    async with gate() as g:
+        results = await g.call_many(calls("heavy", "light"), user=ANN, **bad)
+        assert [one.outcome for one in results] == [Outcome.INVALID] * 2
+        assert not await submitted(g)
+
+
+def ask(g: Gate, **options: Any) -> asyncio.Future[list[ToolResult]]:
+    """Call a tool in a worker, under a key."""
+    return asyncio.ensure_future(g.call_many(calls("heavy"), user=ANN, idempotency_key="k", **options))
+
+
+async def states(g: Gate) -> list[JobState]:
+    return [job.state for _, job in await g.store.jobs.list(None)]
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("how", ["cancel", "deadline"])
+async def test_a_caller_that_gives_up_cancels_no_job_for_which_another_one_waits(
+    how: str, first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two callers with one key share a job: the other one got ``cancelled``. The last one cancels it."""
+    monkeypatch.setattr("callgate.runtime.jobs.in_worker.SLACK", 0.0)
+    async with gate(jobs=EmbeddedJobs(0)) as g:
+        limits = {"deadline": 0.05} if how == "deadline" else {}
+        one = ask(g, **limits) if first else ask(g)
+        await asyncio.sleep(0.02)
+        other = ask(g) if first else ask(g, **limits)
+        given_up, waits = (one, other) if first else (other, one)
+        await asyncio.sleep(0.02)
+        if how == "cancel":
+            given_up.cancel()
+        await asyncio.wait([given_up])
+        if how == "deadline":
+            assert given_up.result()[0].outcome is Outcome.ERROR
+        assert await states(g) == [JobState.QUEUED]
+        if first and how == "cancel":
+            waits.cancel()
+            await asyncio.wait([waits])
+            assert await states(g) == [JobState.CANCELLED]
+        elif how == "cancel":  # a deadline of the first one is also that of the job
+            assert await g.jobs.run_invocation() is JobState.DONE
+            assert (await waits)[0].output == 0
+        else:
+            waits.cancel()
+            await asyncio.wait([waits])
+
+
+@pytest.mark.parametrize("when", ["before", "after", "awaited"])
+async def test_a_caller_that_gives_up_cancels_no_job_that_was_submitted_for_later(when: str) -> None:
+    """``submit`` promises that a worker runs the job, whoever joins it under its key, and before or after."""
+    async with gate(jobs=EmbeddedJobs(0)) as g:
+        job = await g.submit(calls("heavy")[0], user=ANN, key="k") if when == "before" else None
+        one = ask(g)
+        await asyncio.sleep(0.05)
+        if when == "after":
+            job = await g.submit(calls("heavy")[0], user=ANN, key="k")
+        if when == "awaited":
+            ((_, kept),) = await g.store.jobs.list(None)
+            job = g.job(kept.id, user=ANN)
+        assert job is not None
+        waits = asyncio.ensure_future(job.result()) if when == "awaited" else None
+        await asyncio.sleep(0.05)
+        one.cancel()
+        await asyncio.wait([one])
+        assert await states(g) == [JobState.QUEUED]
+        if waits is not None:
+            waits.cancel()
+
+
+@pytest.mark.parametrize("step", range(12))
+async def test_a_caller_that_is_cancelled_while_it_joins_a_job_leaves_it_to_the_first_one(step: int) -> None:
+    """At each step of the loop."""
+    async with gate(jobs=EmbeddedJobs(0)) as g:
+        one = ask(g)
+        await asyncio.sleep(0.05)
+        other = ask(g)
+        for _ in range(step):
+            await asyncio.sleep(0)
+        other.cancel()
+        await asyncio.wait([other])
+        assert await states(g) == [JobState.QUEUED]
+        one.cancel()
+        await asyncio.wait([one])
+        assert await states(g) == [JobState.CANCELLED]
+
+
 async def test_a_deadline_ends_the_waiting_for_a_worker_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
     """Design 5: one deadline, waiting included."""
-    monkeypatch.setattr("callgate.runtime.gate.placement.SLACK", 0.0)
+    monkeypatch.setattr("callgate.runtime.jobs.in_worker.SLACK", 0.0)
     async with gate(jobs=EmbeddedJobs(0)) as g:
         (result,) = await g.call_many(calls("heavy"), user=ANN, deadline=0.01)
         assert result.error is not None

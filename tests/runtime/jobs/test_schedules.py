@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -305,11 +305,54 @@ def test_the_times_are_those_of_the_zone(zone: str, now: str, expected: str) -> 
         ({"cron": "0 3 * * *", "catch_up": float("nan")}, "catch_up is .*at least 0"),
         ({"cron": "0 3 * * *", "deadline": float("nan")}, "deadline is .*above 0"),
         ({"cron": "0 3 * * *", "deadline": 0.0}, "deadline is .*above 0"),
+        ({"cron": "0 0 13 * 1#2"}, "write two schedules"),  # croniter drops the 13
+        ({"cron": "0 0 */2 * L5"}, "write two schedules"),
     ],
 )
 def test_times_that_cannot_be_read_are_refused(wrong: dict[str, Any], why: str) -> None:
     with pytest.raises(RegistrationError, match=f"the schedule report: .*{why}"):
         Schedule(tool="report", **wrong)
+
+
+@pytest.mark.parametrize(
+    ("cron", "days"),
+    [
+        ("0 0 */2 * 1", "09 23"),  # Monday, on odd days
+        ("0 0 1-9 * */7", "01 08"),  # Sunday, in the first nine days
+        ("0 0 */1 * 1", "02 09 16 23 30"),
+        ("0 0 * * 1", "02 09 16 23 30"),
+        ("0 0 13 * 1", "02 09 13 16 23 30"),
+        ("0 0 1-31/10 * 1", "01 02 09 11 16 21 23 30 31"),
+    ],
+)
+def test_days_of_the_month_and_of_the_week_are_joined_as_in_vixie_cron(cron: str, days: str) -> None:
+    """With a field that begins with ``*``, a run needs both days; else either. ``*/2`` and Monday ran each odd day, too."""
+    schedule, found = Schedule(tool="report", cron=cron), set[str]()
+    first = datetime(2026, 3, 1, tzinfo=UTC)
+    for day in range(31):
+        at = (first + timedelta(days=day)).timestamp()
+        if last_time(schedule, at) == at:
+            found.add(f"{day + 1:02}")
+    assert " ".join(sorted(found)) == days
+
+
+_UNSTORABLE: list[Any] = [{"queue": "a\0"}, {"priority": 2**31}, {"name": "\ud800"}]
+
+
+async def test_what_no_run_could_be_stored_with_is_refused_at_the_opening(tmp_path: Path) -> None:
+    """Each run failed: its key has the name of the schedule, and the queue and the priority are those of its job."""
+    with pytest.raises(RegistrationError, match="its name has more than 200 characters"):
+        Schedule(tool="report", cron="0 3 * * *", name="n" * 201)
+    long: Any = {"name": "n" * 200}
+    for wrong in (long, *_UNSTORABLE):
+        schedule = Schedule(tool="report", cron="0 3 * * *", **wrong)
+        opening = a_gate(f"sqlite:///{tmp_path}/store.db", WallClock(NOON), schedule)
+        if wrong is long:
+            async with opening:
+                continue
+        with pytest.raises(RegistrationError, match=r"the schedule .*(NUL|surrogate|priority)"):
+            async with opening:
+                pass
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from callgate import Effects, Gate, Hook, InvokeContext, JobHandle, Jobs, Outcome, ToolCall, ToolContext, User, tool
-from callgate.errors import Conflict, StoreError
+from callgate.errors import Conflict, Invalid, StoreError
 from callgate.jobs import EmbeddedJobs
 from callgate.stores import JobState
 from tests.providers.stores.backends import place
@@ -284,3 +284,31 @@ async def test_a_worker_of_the_earlier_job_changes_nothing_of_the_later_one() ->
         assert await gate.store.jobs.take("other", gate.jobs.now(), gate.jobs.now() + 600.0) is not None
         late = await gate.store.jobs.end("acme", job.id, token, JobState.DONE, at=0.0, result=None, reason=None)
         assert late is False
+
+
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("name", ["send", "look"])
+async def test_a_key_is_checked_when_the_job_is_submitted(name: str, many: bool) -> None:
+    """A text of 1 to 255 characters, as in a call. The job of an empty key was stored, and then ended as ``invalid``."""
+    async with gate_at("memory://") as gate:
+        for key in ("", "k" * 256, "a\0", 5):
+            wrong: Any = key
+            with pytest.raises(Invalid):
+                if many:
+                    await gate.submit_many([call(name)], user=ANN, keys=[wrong])
+                else:
+                    await gate.submit(call(name), user=ANN, key=wrong)
+            result = await gate.call(call("look"), user=ANN, idempotency_key=wrong)
+            assert result.outcome is Outcome.INVALID, "also of a tool that only reads"
+        assert not await gate.store.jobs.list(None)
+
+
+@pytest.mark.parametrize("id", ["session_id", "request_id"])
+async def test_an_empty_id_of_a_session_or_request_is_refused(id: str) -> None:
+    """An empty text, such as of a header that is missing, was one request: the call of another caller was its repeat."""
+    options: Any = {id: ""}
+    async with gate_at("memory://") as gate:
+        with pytest.raises(Invalid, match=f"the {id} is empty; leave it out"):
+            await gate.submit(call("look"), user=ANN, **options)
+        result = await gate.call(call("send", to="you"), user=ANN, **options)
+        assert (result.outcome, SENT) == (Outcome.INVALID, [])
