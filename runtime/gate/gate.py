@@ -200,8 +200,7 @@ class Gate(Invoker, metaclass=Explained):
 
     def _check(self, after: Policy, before: Policy | None = None) -> None:
         """Refuse a policy that the gate does not open with, and a change to it while the gate is open."""
-        if self.mode == "production":
-            refuse_unready(after, self._records, allow_unguarded=self.allow_unguarded, before=before)
+        self._check_ready(after if before is None else after.since(before), is_open=before is not None)
         try:
             after.check_hooks(before)
         except HookError as error:
@@ -209,6 +208,10 @@ class Gate(Invoker, metaclass=Explained):
                 raise
             if before is None:
                 logs.log_warnings("*", [f"{error}; it may come later, because of Options(dynamic_tools=True)"])
+
+    def _check_ready(self, policy: Policy, *, is_open: bool = True) -> None:
+        if self.mode == "production":
+            refuse_unready(policy, self._records, allow_unguarded=self.allow_unguarded, is_open=is_open)
 
     def _report_findings(self) -> None:
         """Log the findings of a gate that opens; in development mode, print them with the plans.
@@ -259,12 +262,15 @@ class Gate(Invoker, metaclass=Explained):
 
         Both share hooks, stores and sessions, and later changes of this gate count for both. A tool whose name is
         taken is left out. Nested calls do not see the new tools.
+
+        Raises:
+            RegistrationError: the gate would not open with the tools, such as without a hook that authorises them.
         """
         records = self._records.with_plans(lambda: plans)
         services = replace(
             self._services, gate=self._services.origin, plan_of=records.plan_of, suspensions=records.waits
         )
-        plans: Plans = self._plans.with_tools(services, tools)
+        plans: Plans = self._plans.with_tools(services, tools, self._check_ready)
         made = copy.copy(self)
         Invoker.__init__(made, services, plans, self.providers, self._options, records, self._jobs, self._lifespan)
         made._attempts = HydrationAttempts(services, plans, self._options, self._attempts.waiting)

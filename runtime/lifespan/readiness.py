@@ -34,21 +34,16 @@ class DurableRecords(Protocol):
         ...
 
 
-def refuse_unready(
-    policy: Policy, records: DurableRecords, *, allow_unguarded: bool, before: Policy | None = None
-) -> None:
-    """Refuse the policy of a gate that would run half-configured; *before* is that of a gate which is open.
+def refuse_unready(policy: Policy, records: DurableRecords, *, allow_unguarded: bool, is_open: bool = False) -> None:
+    """Refuse the policy of a gate that would run half-configured, or what is new in that of a gate which is open.
 
     Raises:
         RegistrationError: lists what is missing, each with the line to write, and names development mode.
     """
-    checked = policy if before is None else policy.since(before)
-    missing = list(_missing(checked, records, allow_unguarded))
+    missing = list(_missing(policy, records, allow_unguarded))
     if missing:
         lines = "\n".join(f"- {line}" for line in missing)
-        what = (
-            "the open gate refuses this change" if before is not None else "the gate does not open in production mode"
-        )
+        what = "the open gate refuses this change" if is_open else "the gate does not open in production mode"
         raise RegistrationError(
             f'{what}:\n{lines}\nTo try tools on your own machine, without any of this: Gate([...], mode="development")'
         )

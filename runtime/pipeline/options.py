@@ -27,9 +27,9 @@ def checked_id(name: str, text: object) -> None:
         Invalid: it is no idempotency key, is an empty session or request id, or has a NUL character, half of a surrogate
             pair, or too many bytes.
     """
-    if name in _KEYS and text is not None:
-        checked_key(text)
     if not isinstance(text, str | None):
+        if name in _KEYS:
+            checked_key(text)
         raise BadCall(f"the {name} is of type {type(text).__name__}; ids are texts, so write str(...)")
     if text == "" and name in _NOT_EMPTY:  # such as of a header that is missing: all its callers would share it
         problem = f"the {name} is empty; leave it out"
@@ -37,6 +37,8 @@ def checked_id(name: str, text: object) -> None:
     if (flaw := flaw_of(text)) is not None:
         problem = f"the {name} {flaw}; a database cannot keep it"
         raise Invalid(problem, stage="call", code="bad_id", public=f"The call is not valid: {problem}.", no_effect=True)
+    if name in _KEYS and text is not None:
+        checked_key(text)
 
 
 def checked_ids(**ids: object) -> None:

@@ -328,13 +328,20 @@ class Plans:
             known = self._own[record.id] = record, tuple(gather_registrations(record.definition, record, ()))
         return known[1]
 
-    def with_tools(self, services: Services, tools: Iterable[ToolRecord]) -> Plans:
-        """Return plans that also have *tools*, but for names that are taken. *services* are for these only."""
+    def with_tools(
+        self, services: Services, tools: Iterable[ToolRecord], check_added: Callable[[Policy], None]
+    ) -> Plans:
+        """Return plans that also have *tools*, but for names that are taken. *services* are for these only.
+
+        *check_added* refuses a policy that an open gate may not have. It gets that of these tools, now and after changes.
+        """
         with self._changes:
             registry = ToolRegistry()
             for record in (*self.registry.list(), *(one for one in tools if one.id not in self.registry)):
                 registry.add_inline(record)
-            made = _Extended(services, registry, self)
+            made = _Extended(services, registry, self, check_added)
+            if self.check is not None:
+                check_added(made.additional(self.current.shared))
             self._extensions.add(made)
             return made
 
@@ -342,10 +349,17 @@ class Plans:
 class _Extended(Plans):
     """The plans of a gate, and those of additional tools. It follows the changes of that gate."""
 
-    def __init__(self, services: Services, registry: ToolRegistry, base: Plans) -> None:
+    def __init__(
+        self, services: Services, registry: ToolRegistry, base: Plans, check_added: Callable[[Policy], None]
+    ) -> None:
         super().__init__(services, registry, limits=base._limits)
         self.current = Generation(base.current.shared)
-        self._base = base
+        self._base, self._check_added = base, check_added
+
+    def _compile(self, generation: Generation, record: ToolRecord, trace: bool) -> Plan:
+        if self._base.check is not None:  # the hook that authorised the tool may be gone
+            self._check_added(self.policy({record.id: record}, generation.shared))
+        return super()._compile(generation, record, trace)
 
     def _of(self, generation: Generation, name: str, trace: bool) -> Plan:
         base = self._base

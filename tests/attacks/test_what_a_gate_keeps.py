@@ -17,6 +17,7 @@ import pytest
 
 from callgate import (
     Effect,
+    Effects,
     Gate,
     Hook,
     InvokeContext,
@@ -182,7 +183,8 @@ def measured(virtual_time: VirtualTime, once: Round) -> tuple[dict[str, int], fl
     store.audit.max_rows = BLOCK  # the rows are no leak
 
     async def run() -> tuple[dict[str, int], float]:
-        async with Gate([look], allow_unguarded=True, store=store, signing_keys=[KEY], options=options) as gate:
+        given: Any = {"allow_unguarded": True, "effects": Effects(durable=False), "options": options}
+        async with Gate([look], store=store, signing_keys=[KEY], **given) as gate:
             return await grown(gate, once)
 
     found: tuple[dict[str, int], float] = virtual_time.run(run())
@@ -219,7 +221,7 @@ async def test_client_tools_with_ever_new_names_leave_nothing_in_the_hooks(
         assert (await task.call(call, user=user)).outcome is Outcome.SUSPENDED
         plans.append(weakref.ref(task._plans.of(name)))
 
-    async with Gate([look], staying, store=store, signing_keys=[KEY]) as gate:
+    async with Gate([look], staying, store=store, signing_keys=[KEY], effects=Effects(durable=False)) as gate:
         for number in range(30):
             await one_task(gate, f"search_{number}")
         assert all(0 < len(one._by_tool) <= 10 for one in staying)

@@ -8,7 +8,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from callgate.errors import DefinitionError
+from callgate.errors import DefinitionError, RegistrationError
+from callgate.providers.logs import log_warnings
 from callgate.runtime.gate import Gate
 from callgate.tools.calls import User
 from callgate.tools.client.client import ClientToolProvider
@@ -121,3 +122,16 @@ def refuse_duplicates(gate: Gate, definitions: Iterable[Mapping[str, object]]) -
     taken = [name for name in names if name.lower() in known]
     if taken:
         raise DefinitionError(f"Invalid client tool definitions: names that are taken: {', '.join(taken)}")
+
+
+def refuse_unready_tools(gate: Gate, records: Iterable[ToolRecord]) -> None:
+    """Refuse client tools that the gate would not open with, before their task starts. The log says what is missing.
+
+    Raises:
+        DefinitionError: such as if no hook authorises them.
+    """
+    try:
+        gate.with_tools(records)
+    except RegistrationError as error:
+        log_warnings("*", [f"a client's tools are refused: {error}"])
+        raise DefinitionError("Invalid client tool definitions: this agent takes no tools of clients") from error

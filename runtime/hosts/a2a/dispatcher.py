@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from callgate.errors import Denied, InvocationError, NotPending, StoreConflict
 from callgate.providers.ids import new_id
-from callgate.runtime.hosts.a2a.client_tools import refuse_duplicates
+from callgate.runtime.hosts.a2a.client_tools import refuse_duplicates, refuse_unready_tools
 from callgate.runtime.hosts.a2a.executor import MESSAGE, Executor
 from callgate.runtime.hosts.a2a.integers import restore_integers
 from callgate.runtime.hosts.a2a.messages import BadMessage, ClientMessage, Decision, parse
@@ -54,6 +54,7 @@ class Dispatcher:
                 raise BadMessage(TOO_MANY)
             if parsed.tools:
                 parsed = replace(parsed, records=tuple(await self._runner.client_tools.records(parsed.tools, user)))
+                refuse_unready_tools(self._runner.gate, parsed.records)
             context.state[MESSAGE] = parsed
             return None
         if parsed.decisions:

@@ -31,6 +31,15 @@ class Refuse(Hook):
         ctx.abort("no")
 
 
+class Only(Hook):
+    """Authorises the calls of one tool."""
+
+    tools = frozenset({"work"})
+
+    def will_authorize(self, ctx: InvokeContext) -> None:
+        """Allow all of them."""
+
+
 def guarded(*tools: Any, hooks: Any = (), **options: Any) -> Gate:
     """A gate that demands a hook that authorises."""
     return Gate(tools, hooks, effects=Effects(durable=False), **gate_options(**options))
@@ -138,6 +147,22 @@ async def test_a_gate_with_more_tools_follows_the_tools() -> None:
         assert (await more.call(call())).outcome is Outcome.INVALID
         assert [one.name for one in more.definitions()] == ["mine", "later"]
         assert await more.invoke("mine", {"n": 1}) == 2
+
+
+async def test_a_gate_takes_no_more_tools_than_it_opens_with() -> None:
+    """As ``add`` does: a hook authorises each tool that may change something. Such a tool ran for any user."""
+    async with guarded(made(double, effect=Effect.READ), hooks=[Only()]) as gate:
+        with pytest.raises(RegistrationError, match="no hook authorises every call of tool 'pay'"):
+            gate.with_tools([pays()])
+        undo = gate.use(ALL)
+        more = gate.with_tools([pays()])
+        assert await more.invoke("pay", {"n": 1}) == 2
+        undo()
+        result = await more.call(call(name="pay"))
+        assert result.outcome is Outcome.ERROR, "its hook has gone"
+        assert await more.invoke("work", {"n": 1}) == 2
+    async with guarded(made(double, effect=Effect.READ), hooks=[ALL], allow_unguarded=True) as gate:
+        assert await gate.with_tools([pays()]).invoke("pay", {"n": 1}) == 2
 
 
 # ---------------------------------------------------------------------- refused changes

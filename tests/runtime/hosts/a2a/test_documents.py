@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from callgate import Effects, Gate, tool
 from tests.runtime.conversation.conversing import asks, call, says, told
-from tests.runtime.hosts.a2a.making import SEARCH, Desk, Documents, Refused, approve, result, running
+from tests.runtime.hosts.a2a.making import KEY, SEARCH, Desk, Documents, Refused, approve, result, running
 
 BIG = 2**60 + 1
 MESSAGE = {"role": "user", "parts": [{"kind": "text", "text": "Search for users"}], "contextId": "ctx-123"}
@@ -178,3 +179,20 @@ async def test_other_methods_are_not_found() -> None:
             assert (answer.json()["id"], answer.json()["error"]["code"]) == (7, -32601)
         with pytest.raises(Refused):
             result((await http.post("/a2a", json={"jsonrpc": "2.0", "method": "tasks/resume"})).json())
+
+
+@tool(effect="read")
+async def double(n: int) -> int:
+    """Double a number."""
+    return 2 * n
+
+
+async def test_an_agent_without_a_hook_for_the_tools_of_clients_takes_none(caplog: pytest.LogCaptureFixture) -> None:
+    """A client's tool needs a hook that authorises it, as any tool without an effect does. It passed unguarded."""
+    gate = Gate([double], effects=Effects(durable=False), signing_keys=[KEY])
+    async with running(gate, asks(call("c1", "search", query="x")), says("never")) as agent:
+        ann = await agent.as_user("ann", Documents)
+        with pytest.raises(Refused) as refused:
+            await anext(ann.stream({"message": MESSAGE, "tools": [SEARCH]}))
+        assert (refused.value.code, "takes no tools of clients" in str(refused.value)) == (-32602, True)
+        assert "no hook authorises every call of tool" in caplog.text
