@@ -19,9 +19,13 @@ _JSON = orjson.OPT_SORT_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PAS
 
 
 class RowBody(dict[str, object]):
-    """The body of an audit row, which does not change once it is encoded: for a batch, for its hash and for its column."""
+    """The body of an audit row, which does not change once it is encoded: for a batch, for its hash and for its column.
 
-    __slots__ = ("encoded",)
+    ``doubts`` are its rows, without their bodies, of which it is unknown whether they are written.
+    """
+
+    __slots__ = ("doubts", "encoded")
+    doubts: Sequence[AuditRow]
     encoded: bytes
 
 
@@ -51,8 +55,8 @@ class RowChain(Protocol):
         """Record that the rows are written."""
         ...
 
-    def doubtful(self) -> None:
-        """Record that it is unknown whether the sealed rows are written: their numbers are not used again."""
+    def doubtful(self, bodies: Sequence[Mapping[str, object]], rows: Sequence[AuditRow]) -> None:
+        """Record that it is unknown whether the rows of these bodies are written: their numbers are not used again."""
         ...
 
 
@@ -62,6 +66,15 @@ class TippedAudit(Protocol):
 
     async def tips(self) -> Sequence[AuditTip]:
         """Return the last row of each of the ``MAX_TIPS`` newest segments."""
+        ...
+
+
+@runtime_checkable
+class SearchedAudit(Protocol):
+    """An audit log that knows whether it has a row. A store of another package may be without."""
+
+    async def holds(self, tenant: str, row: AuditRow) -> bool:
+        """Return True if the log has a row of that segment and number, also if its transaction has not ended yet."""
         ...
 
 
@@ -203,7 +216,7 @@ def sealing(
             if error is None:
                 chain.written(rows)
             else:
-                chain.doubtful()
+                chain.doubtful(bodies, rows)
 
         stack.push(end)
         return rows

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, TypeAlias
@@ -20,7 +21,7 @@ from callgate.hooks.stock.records.audit_late import LateRows
 from callgate.providers.logs import LogEvent, emit
 from callgate.providers.stores.base import AuditRow, AuditStore, AuditTip
 from callgate.providers.stores.group_commit import GroupCommit
-from callgate.providers.stores.ledger_writes import ChainRows, row_json, sealing
+from callgate.providers.stores.ledger_writes import ChainRows, RowBody, SearchedAudit, row_json, sealing
 from callgate.providers.stores.turns import Turns
 from callgate.tools.values import has_float, hash_of
 
@@ -98,7 +99,7 @@ class Chain:
         self.lock = Turns()  # the next hash depends on whether the rows before are written
         self._group: GroupCommit[_Row] = GroupCommit(self._write_all)
         self._every = every
-        self.late = LateRows(self.add)
+        self.late = LateRows(self._add_again)
         self.noted: list[tuple[Any, ...]] = []
         self.closed = False
         self.deferred = False
@@ -132,6 +133,13 @@ class Chain:
             await self._put_row(tenant, body, None)
         else:
             await self._put_late(tenant, body, min(within, self._limit))
+
+    async def _add_again(self, tenant: str, body: dict[str, object]) -> None:
+        """Write a row again, unless a write that seemed to fail has written it."""
+        for row in getattr(body, "doubts", ()):
+            if isinstance(self._audit, SearchedAudit) and await self._audit.holds(tenant, row):
+                return
+        await self.add(tenant, body)
 
     async def _put_late(self, tenant: str, body: dict[str, object], within: float) -> None:
         followed = False
@@ -242,8 +250,11 @@ class Chain:
         self.number, self.head = rows[-1].number, rows[-1].hash
         self.unanchored += len(rows)
 
-    def doubtful(self) -> None:
+    def doubtful(self, bodies: Sequence[Mapping[str, object]], rows: Sequence[AuditRow]) -> None:
         """Begin a segment: after a failed write the rows may exist, so their numbers are not used again."""
+        for body, row in zip(bodies, rows, strict=True):
+            if isinstance(body, RowBody):
+                body.doubts = [*getattr(body, "doubts", ()), replace(row, body={})]
         self._begin()
 
     async def anchor(self) -> None:

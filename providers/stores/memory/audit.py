@@ -118,6 +118,11 @@ class MemoryAudit:
         self.rows += [(tenant, row) for row in rows]
         self.trim()
 
+    async def holds(self, tenant: str, row: AuditRow) -> bool:
+        """See ``SearchedAudit``."""
+        dropped, _ = self.dropped.get(row.segment, (0, ""))
+        return (row.segment, row.number) in self._claimed or row.number <= dropped
+
     async def tips(self) -> list[AuditTip]:
         """See ``TippedAudit``. Rows that are not hashed yet have no hash to link to."""
         last = {row.segment: (row.segment, row.number, row.hash) for _, row in self._all_rows()}

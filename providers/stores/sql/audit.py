@@ -30,6 +30,7 @@ _ANCHOR = "INSERT INTO callgate_anchors (segment, number, hash, at) VALUES (:seg
 _ANCHORS = """
 SELECT segment, number, hash, at FROM callgate_anchors WHERE segment >= :low AND segment < :high ORDER BY id
 """
+_PROBE = f"{APPEND.lite} ON CONFLICT DO NOTHING"
 _REPLACE = "DELETE FROM callgate_audit_checkpoints WHERE segment = :segment AND kind = :kind"
 _CHECKPOINT = """
 INSERT INTO callgate_audit_checkpoints (segment, kind, number, hash, at, mac)
@@ -41,6 +42,10 @@ INSERT INTO callgate_audit_cursors (name, segment, number) VALUES (:name, :segme
 ON CONFLICT (name, segment) DO UPDATE SET number = excluded.number WHERE callgate_audit_cursors.number = :before
 """
 _CURSORS = "SELECT DISTINCT name FROM callgate_audit_cursors WHERE segment >= :low AND segment < :high"
+
+
+class _AbsentError(Exception):
+    """Rolls back the transaction that looks for a row."""
 
 
 class SqlAudit(SqlPart):
@@ -69,6 +74,20 @@ class SqlAudit(SqlPart):
                 ) from error
 
         await self._transact(write)
+
+    async def holds(self, tenant: str, row: AuditRow) -> bool:
+        """See ``SearchedAudit``. A row that is written and taken back waits for a transaction that writes the same one."""
+
+        async def write(connection: Connected) -> None:
+            done = await connection.execute(statement(_PROBE), append_values(tenant, row, self.namespace))
+            if done.rowcount:
+                raise _AbsentError
+
+        try:
+            await self._database.transact(write)
+        except _AbsentError:
+            return False
+        return True
 
     async def read(
         self, tenant: str | None, *, since: float = 0.0, until: float | None = None

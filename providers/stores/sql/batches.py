@@ -64,8 +64,8 @@ def sealed(rows: Sequence[SealedBody]) -> Generator[list[Values]]:
     try:
         yield [append_values(tenant, next(places[chain]), namespace) for tenant, chain, _, namespace in rows]
     except BaseException:
-        for chain in made:
-            chain.doubtful()
+        for chain, given in made.items():
+            chain.doubtful(bodies[chain], given)
         raise
     for chain, given in made.items():
         chain.written(given)

@@ -53,6 +53,7 @@ _SHORT_WAIT = 0.05
 
 _RECONNECT = 5.0
 """Seconds in which a batch whose COMMIT was lost is written again. A server that crashed needs some to start."""
+_LOST = "the connection was lost in the COMMIT: it is unknown whether the audit rows are written"
 _FIRST_PAUSE, _LAST_PAUSE = 0.02, 0.5
 """Seconds between two attempts."""
 
@@ -163,8 +164,9 @@ class SqlLedgerWriter:
     async def append(self, tenant: str, rows: ChainRows, late: Late[Change] | None = None) -> None:
         """Write audit rows alone. *late* gets the future of rows that are written after their caller was cancelled."""
         change = Change(self._namespace, tenant, rows)
-        if await self._put(change, change, withdraw=False, late=late) is None:
-            raise StoreError("the connection was lost in the COMMIT: it is unknown whether the audit rows are written")
+        result = await self._put(change, change, withdraw=False, late=late)
+        if isinstance(result, StoreError):
+            raise result
 
     async def close(self) -> None:
         """Write what is left, and disconnect."""
@@ -186,8 +188,8 @@ class SqlLedgerWriter:
         """Write a batch; see ``_transact``. After a lost COMMIT write it again, until the server is there.
 
         A change that is written already does nothing then: its claim is found, or its outcome. While the transaction of the
-        first attempt has not ended, its locks let the second one wait. Audit rows alone are not written again: None is
-        their result.
+        first attempt has not ended, its locks let the second one wait. Audit rows alone are not written again: their
+        result is an error, which is also what a caller of ``late`` gets.
         """
         pause, until = _FIRST_PAUSE, 0.0
         while True:
@@ -206,7 +208,7 @@ class SqlLedgerWriter:
                 if len(again) == len(changes):
                     return results
                 written = iter(results)
-                return [None if one.is_lost else next(written) for one in changes]
+                return [StoreError(_LOST) if one.is_lost else next(written) for one in changes]
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LAST_PAUSE)
 
