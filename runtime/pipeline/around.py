@@ -58,13 +58,14 @@ def _output_replaced(ctx: InvokeContext, inner_call: _NextCall, output: object) 
 class _NextCall:
     """The state of one wrapper in one invocation: permission to call ``next()``, and its result."""
 
-    __slots__ = ("ctx", "error", "failed_in", "inner", "output", "repeats", "shown", "state", "step", "task")
+    __slots__ = ("ctx", "error", "failed_in", "inner", "is_over", "output", "repeats", "shown", "state", "step", "task")
 
     def __init__(self, ctx: InvokeContext, step: PlanStep, inner: Inner, repeats: bool) -> None:
         self.ctx = ctx
         self.step = step
         self.inner = inner
         self.repeats = repeats
+        self.is_over = False  # True once the wrapper has ended
         self.state = "new"
         self.output: object = None
         self.shown: object = None
@@ -76,14 +77,8 @@ class _NextCall:
         """Continue with the next wrapper or the tool; the wrapper calls this as ``next()`` or ``next(ctx)``."""
         if self.error is not None:
             self.overcome()
-        if ctx is not None and ctx is not self.ctx:
-            raise StageError(
-                f"{self.step.name} called next({type(ctx).__name__}); write `await next()` or `await next(ctx)`"
-            )
-        if self.state == "running":
-            raise StageError(f"{self.step.name} called next() while its first call was still running")
-        if self.state != "new" and not self.repeats:
-            raise StageError(f"{self.step.name} called next() twice; a hook that retries declares repeats = True")
+        if (mistake := self._mistake(ctx)) is not None:
+            raise StageError(f"{self.step.name} called {mistake}")
         self.state, self.task = "running", asyncio.current_task()
         try:
             self.output = await self.inner(self.ctx)
@@ -106,6 +101,17 @@ class _NextCall:
             return self.shown
         finally:
             self.ctx.run.step = self.step
+
+    def _mistake(self, ctx: InvokeContext | None) -> str | None:
+        if ctx is not None and ctx is not self.ctx:
+            return f"next({type(ctx).__name__}); write `await next()` or `await next(ctx)`"
+        if self.is_over:  # a task of the wrapper begins it: the tool would run after the outcome of the call is recorded
+            return "next() after it had ended; await next() in around_execute"
+        if self.state == "running":
+            return "next() while its first call was still running"
+        if self.state != "new" and not self.repeats:
+            return "next() twice; a hook that retries declares repeats = True"
+        return None
 
     def ended(self, error: BaseException, *, ignored: bool) -> None:
         """Take note of the error with which the wrapper itself ended."""
@@ -148,6 +154,7 @@ def _layer(
             try:
                 output = await call(ctx, inner_call.next)
             finally:
+                inner_call.is_over = True
                 if inner_call.state == "running":
                     await inner_call.end()
         except BaseException as raised:

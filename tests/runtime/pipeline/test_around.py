@@ -228,6 +228,28 @@ async def test_a_hook_that_repeats_may_do_so_for_itself_alone() -> None:
     assert (await call(record(), wrapper(twice, repeats=True), wrapper(twice))).outcome is Outcome.ERROR
 
 
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("ends", ["returns", "raises"])
+async def test_next_does_not_begin_after_its_wrapper_has_ended(ends: str, before: bool) -> None:
+    """A task of the wrapper ran the tool after the call had ended without an effect, so a repeat ran it again."""
+    left: list[asyncio.Future[Any]] = []
+
+    async def leave(ctx: InvokeContext, next: Next) -> Any:
+        if before:
+            await next()
+        left.append(asyncio.ensure_future(next()))
+        if ends == "raises":
+            raise ValueError
+        return 7
+
+    tool = Flaky(0)
+    result = await call(record(tool), wrapper(leave, repeats=before))
+    assert result.outcome is (Outcome.SUCCESS if ends == "returns" else Outcome.ERROR)
+    with pytest.raises(StageError, match="called next\\(\\) after it had ended; await next\\(\\)"):
+        await left[0]
+    assert tool.runs == before
+
+
 @pytest.mark.parametrize("repeats", [False, True])
 async def test_next_cannot_run_beside_itself(repeats: bool) -> None:
     """Contract C21."""
