@@ -81,6 +81,18 @@ def port(text: str) -> int:
     return int(text)
 
 
+def listed_names(text: str) -> tuple[str, ...]:
+    """Read names with commas between them.
+
+    Raises:
+        ArgumentTypeError: a name is empty, such as in the value of a variable that is not set.
+    """
+    found = tuple(one.strip() for one in text.split(","))
+    if not all(found):
+        raise argparse.ArgumentTypeError("give names with commas between them, such as mail,reports; or leave it out")
+    return found
+
+
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "address": {"help": "a store that exists: sqlite:///callgate.db, postgresql://user@host/database"},
     "--namespace": {"metavar": "N", "default": "", "help": "the rows of Options(namespace=N) (default: without one)"},

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TextIO
 
 from callgate.errors import CallgateError
-from callgate.runtime.commands.common import failed, port
+from callgate.runtime.commands.common import failed, listed_names, port
 from callgate.runtime.gate import Gate
 from callgate.runtime.lifespan.probe import StoreProbe
 from callgate.runtime.options.job_engine import Tally
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str], out: TextIO = sys.stdout) -> int:
     add = parser.add_argument
     add("--app", required=True, metavar="MODULE:GATE", help="the import path of the gate, such as shop.tools:gate")
     add("--concurrency", type=int, default=4, metavar="N", help="maximum number of concurrent calls; default 4")
-    add("--queues", default="", metavar="A,B", help="only jobs of these queues")
+    add("--queues", type=listed_names, default=(), metavar="A,B", help="only jobs of these queues; default: those of the gate")
     add("--grace", type=float, default=10.0, metavar="SECONDS", help="time for running calls to end; default 10")
     add("--health", type=port, metavar="PORT", help="serve /health and /ready on 127.0.0.1")
     args = parser.parse_args(arguments)
@@ -87,14 +87,15 @@ async def _work(gate: Gate, args: argparse.Namespace, out: TextIO) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         with contextlib.suppress(NotImplementedError):  # on Windows: Ctrl-C interrupts the run
             loop.add_signal_handler(number, stop.set)
-    queues = tuple(name for name in args.queues.split(",") if name)
+    queues: tuple[str, ...] = args.queues
+    shown = queues or tuple(getattr(gate.jobs.backend, "queues", ()))
     async with gate, contextlib.AsyncExitStack() as stack:
         if args.health is not None:
             await stack.enter_async_context(await _health(args.health, gate, stop))
         # asyncio: a report that fails ends nothing else
         status = asyncio.create_task(_report(gate, tally, out))
         out.write(
-            f"worker: {args.concurrency} at once, {', '.join(queues) or 'all queues'}; Ctrl-C or SIGTERM ends it\n"
+            f"worker: {args.concurrency} at once, {', '.join(shown) or 'all queues'}; Ctrl-C or SIGTERM ends it\n"
         )
         out.flush()
         try:

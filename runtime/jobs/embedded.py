@@ -22,7 +22,7 @@ class EmbeddedJobs(EngineBase):
 
     Args:
         concurrency: number of jobs that run at once; with 0 other processes run them, such as ``callgate worker``.
-        queues: run only the jobs of these queues; None: of all.
+        queues: run only the jobs of these queues, as does ``callgate worker`` without ``--queues``; None: of all.
         grace: seconds that running jobs have to end when the gate closes; the rest is handed back to other workers.
 
     Raises:
@@ -62,7 +62,7 @@ class EmbeddedJobs(EngineBase):
         self, concurrency: int, queues: Collection[str], stop: asyncio.Event, grace: float, tally: Tally
     ) -> int:
         await self.close()
-        self._executor = Executor(self.jobs, concurrency, queues, tally)
+        self._executor = Executor(self.jobs, concurrency, queues or self.queues, tally)
         self._executor.start()
         await stop.wait()
         executor, self._executor, self.concurrency = self._executor, None, 0

@@ -25,6 +25,10 @@ _FORKED = (
 )
 CLOSE_LIMIT = 10.0
 """Seconds that the portal waits for the end of calls that it cancelled, and without ``drain`` for calls under way."""
+_CANCELLED_ITSELF = (
+    "the call was cancelled from inside: its tool, a hook or a library cancelled the task that runs it; look there for "
+    "current_task().cancel()"
+)
 _IN_A_LOOP = "gate.sync() blocks, and this thread runs an event loop: use the gate itself and await its calls"
 
 
@@ -111,6 +115,7 @@ class Portal:
 
         Raises:
             GateClosed: the portal is not open, or was closed during the call.
+            RuntimeError: the coroutine has cancelled its own task.
         """
         self.check_thread()
         call = _PortalCall(make, self._tasks)
@@ -119,6 +124,8 @@ class Portal:
                 call.send(self.loop, context or copy_context())
             return call.future.result()
         except asyncio.CancelledError:
+            if self.loop is call.loop and self.is_open:
+                raise RuntimeError(_CANCELLED_ITSELF) from None
             raise GateClosed("gate.sync() was closed while the call was under way; it was cancelled") from None
         except BaseException:  # the error of the call, or an interruption of this waiting thread
             call.cancel()

@@ -55,6 +55,7 @@ class RecordingHook(Hook):
     """
 
     guards = False  # does not count as a hook that authorises
+    _recorded: frozenset[Stage]
 
     def __new__(  # the parameters of __init__
         cls,
@@ -68,8 +69,10 @@ class RecordingHook(Hook):
             raise HookError(f"RecordingHook takes a collection of stages; write RecordingHook([{str(stages)!r}])")
         wanted = frozenset(Stage) if stages is None else frozenset(map(as_stage, stages))
         kind: object = cls
-        made: Any = _watching(kind, wanted | {RELEASE_OF[stage] for stage in wanted & RELEASE_OF.keys()})
-        return object.__new__(made)  # type: ignore[no-any-return]
+        wanted |= {RELEASE_OF[stage] for stage in wanted & RELEASE_OF.keys()}
+        made: Any = object.__new__(_watching(kind, wanted))
+        made._recorded = wanted
+        return made  # type: ignore[no-any-return]
 
     def __init__(
         self, stages: Iterable[Stage | str] | None = None, *, name: str = "RecordingHook", priority: float = 0
@@ -86,8 +89,14 @@ class RecordingHook(Hook):
         return tuple(moment.stage for moment in self.moments)
 
     def at(self, stage: Stage | str) -> list[Moment]:
-        """The moments of one stage."""
-        return [moment for moment in self.moments if moment.stage == as_stage(stage)]
+        """The moments of one stage.
+
+        Raises:
+            HookError: this hook does not record the stage, so an empty list would say nothing.
+        """
+        if (known := as_stage(stage)) not in self._recorded:
+            raise HookError(f"this RecordingHook does not record {known}; write RecordingHook([..., {str(known)!r}])")
+        return [moment for moment in self.moments if moment.stage == known]
 
     def clear(self) -> None:
         """Delete all records."""

@@ -16,8 +16,11 @@ import pytest
 
 from callgate import Gate, Outcome, ToolCall, User
 from callgate.jobs import EmbeddedJobs
+from callgate.runtime.commands.worker import main
+from callgate.runtime.options.job_engine import Tally
 from callgate.stores import JobState
 from tests.providers.stores.backends import place
+from tests.world import look
 
 ROOT = Path(__file__).resolve().parents[3]
 ANN = User("ann", "acme")
@@ -142,3 +145,28 @@ async def test_a_worker_that_cannot_begin_says_why(settings: dict[str, str]) -> 
         assert process.returncode == 2
         assert (told, b"cannot start" in errors) == (b"", True)
         assert b"Traceback" not in errors
+
+
+@pytest.mark.parametrize("queues", ["", ",", "mail,", " "])
+def test_queues_without_a_name_are_refused(queues: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A variable that is not set was no limit: the worker took the jobs of all queues."""
+    with pytest.raises(SystemExit) as ended:
+        main(["--app", "tests.runtime.jobs.worker_app:gate", "--queues", queues])
+    assert (ended.value.code, "give names with commas" in capsys.readouterr().err) == (2, True)
+
+
+@pytest.mark.parametrize(("named", "runs"), [((), ["mail"]), (("other",), ["other"])])
+async def test_a_worker_takes_from_the_queues_of_its_gate_unless_it_names_some(
+    named: tuple[str, ...], runs: list[str]
+) -> None:
+    """As with the other engines. It took the jobs of all queues."""
+    async with Gate([look], jobs=EmbeddedJobs(0, queues=["mail"])) as gate:
+        jobs = {name: await gate.submit("look", {"n": 1}, user=ANN, queue=name) for name in ("mail", "other")}
+        stop, tally = asyncio.Event(), Tally()
+        work = asyncio.create_task(gate.jobs.backend.work(2, named, stop, 5.0, tally))
+        assert (await jobs[runs[0]]).output == 1
+        await asyncio.sleep(0.05)
+        stop.set()
+        await work
+        done = [name for name, job in jobs.items() if (await job.status()).state is JobState.DONE]
+        assert (done, tally.done) == (runs, 1)

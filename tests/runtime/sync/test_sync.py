@@ -428,3 +428,21 @@ def test_a_portal_is_reached_from_many_short_threads_while_it_opens_and_closes()
         outcomes.update(pool.map(work, range(100)))
     assert outcomes == {"3": 100}
     assert not tools.is_open
+
+
+def test_a_call_that_cancels_itself_does_not_say_that_the_gate_was_closed() -> None:
+    """Such as by a library with a fault in its timeouts. A host took it for the end of the process."""
+
+    @tool(effect="read")
+    async def stop() -> None:
+        """Cancel the task of the call."""
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(5)
+
+    with gate_of([stop]).sync() as tools:
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="cancelled from inside"):
+                tools.call("stop", {}, user=ANN)
+        assert tools.is_open

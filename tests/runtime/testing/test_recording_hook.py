@@ -84,6 +84,11 @@ def test_it_implements_no_stage_but_those_asked_for_and_the_release_of_an_acquir
         Stage.DID_RELEASE_QUOTA,
     ]
     assert isinstance(pair, RecordingHook)
+    assert pair.at("did_release_quota") == []
+    with pytest.raises(
+        HookError, match=r"does not record will_execute; write RecordingHook\(\[..., 'will_execute'\]\)"
+    ):
+        pair.at("will_execute")  # an empty list would say that the stage did not run
     with pytest.raises(HookError, match="will_audit"):
         RecordingHook(["will_audits"])
 
