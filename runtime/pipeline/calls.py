@@ -100,7 +100,7 @@ def known_options(options: CallOptions) -> CallOptions:
     known: CallOptions = {}
     if (request_id := options.get("request_id")) and is_id(request_id):
         known["request_id"] = request_id
-    if (session_id := options.get("session_id")) and is_id(session_id):
+    if is_id(session_id := options.get("session_id")):
         known["session_id"] = session_id
     if isinstance(task := options.get("task"), TaskIds):
         known["task"] = task

@@ -24,14 +24,14 @@ def checked_id(name: str, text: object) -> None:
 
     Raises:
         BadCall: it is no text.
-        Invalid: it is no idempotency key, is an empty session or request id, or has a NUL character, half of a surrogate
+        Invalid: it is no idempotency key, is an empty request id, or has a NUL character, half of a surrogate
             pair, or too many bytes.
     """
     if not isinstance(text, str | None):
         if name in _KEYS:
             checked_key(text)
         raise BadCall(f"the {name} is of type {type(text).__name__}; ids are texts, so write str(...)")
-    if text == "" and name in _NOT_EMPTY:  # such as of a header that is missing: all its callers would share it
+    if text == "" and name == "request_id":  # such as of a header that is missing: its calls would repeat each other
         problem = f"the {name} is empty; leave it out"
         raise Invalid(problem, stage="call", code="bad_id", public=f"The call is not valid: {problem}.", no_effect=True)
     if (flaw := flaw_of(text)) is not None:
@@ -77,7 +77,7 @@ _INSTEAD = {
 }
 """The option to write for names of other frameworks."""
 IDS = ("session_id", "request_id", "idempotency_key")
-_KEYS, _NOT_EMPTY = ("idempotency_key", "key"), ("session_id", "request_id")
+_KEYS = ("idempotency_key", "key")
 
 
 def check_limits(deadline: object, idle: object) -> None:

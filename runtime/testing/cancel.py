@@ -26,6 +26,7 @@ from callgate.runtime.testing.cancel_modes import (
     DEADLINE_PAIRED_MODES,
     PAIRED_MODES,
     SINGLE_MODES,
+    CallDeadline,
     Mode,
     TaskOutcome,
 )
@@ -112,8 +113,8 @@ def every_cancel_point(
         loop: makes the event loop, which serves all runs.
 
     Raises:
-        SweepFailed: a lease leaked or was released late, a cancellation was lost or invented, or the scenario fails
-            undisturbed.
+        SweepFailed: a lease leaked or was released late, a cancellation was lost or invented, the scenario fails
+            undisturbed, or nothing was tried: there are no modes, or no call of the scenario has ``deadline=FAR``.
     """
     modes = modes if modes is not None else DEADLINE_MODES if deadline else SINGLE_MODES
     paired = paired if paired is not None else DEADLINE_PAIRED_MODES if deadline else PAIRED_MODES
@@ -124,6 +125,7 @@ def every_cancel_point(
     for mode in paired:
         for pair in _spread(sweep.pairs(mode), pairs):
             sweep.once(mode, *pair)
+    sweep.check_tried()
     sweep.close()
     return sweep.report
 
@@ -155,6 +157,7 @@ class _Sweep:
         self.loop = loop
         self.report = SweepReport(0)
         self.where: list[str] = []
+        self.waits_for_deadline = self.has_passed = False  # a deadline is to pass; one has passed
         self.lengths: dict[tuple[type[Mode], int], int] = {}
         task, problems = self._run(Mode(), ())
         self.usual, self.report.steps = TaskOutcome.of(task), self.steps
@@ -189,8 +192,17 @@ class _Sweep:
         if (verdict := made.verdict(task, self.usual)) is not None:
             problems.append(verdict)
         self.report.points += 1
+        if isinstance(made, CallDeadline):
+            self.waits_for_deadline, self.has_passed = True, self.has_passed or made.sent > 0
         if problems:
             self._found(mode, at, problems)
+
+    def check_tried(self) -> None:
+        """Add a finding if the sweep has proved nothing."""
+        if not self.report.points:
+            self._found(Mode, (), ["nothing was tried: give modes, or leave them out for the default"])
+        elif self.waits_for_deadline and not self.has_passed:
+            self._found(Mode, (), ["no deadline passed: the scenario gives its call deadline=FAR"])
 
     def _found(self, mode: type[Mode], at: tuple[int, ...], problems: list[str]) -> None:
         self.report.findings += [SweepFinding(mode.name, at, problem, tuple(self.where)) for problem in problems]

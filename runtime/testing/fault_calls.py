@@ -37,6 +37,9 @@ class Faults:
     ) -> None:
         self.at = frozenset((at,) if isinstance(at, int) else at)
         self.every = every
+        for number in (*self.at, *(() if every is None else (every,))):
+            if isinstance(number, bool) or not isinstance(number, int):  # such as 1.5: no call would have a fault
+                raise TypeError(f"calls have numbers from 1: {number!r} is none")
         if every is not None and every < 1:
             raise ValueError(f"every={every!r} must be at least 1: every n-th call fails")
         if any(n < 1 for n in self.at):

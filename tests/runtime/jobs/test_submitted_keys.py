@@ -303,12 +303,10 @@ async def test_a_key_is_checked_when_the_job_is_submitted(name: str, many: bool)
         assert not await gate.store.jobs.list(None)
 
 
-@pytest.mark.parametrize("id", ["session_id", "request_id"])
-async def test_an_empty_id_of_a_session_or_request_is_refused(id: str) -> None:
-    """An empty text, such as of a header that is missing, was one request: the call of another caller was its repeat."""
-    options: Any = {id: ""}
+async def test_an_empty_id_of_a_request_is_refused() -> None:
+    """An empty text, such as of a header that is missing, was one request: another call of the user was its repeat."""
     async with gate_at("memory://") as gate:
-        with pytest.raises(Invalid, match=f"the {id} is empty; leave it out"):
-            await gate.submit(call("look"), user=ANN, **options)
-        result = await gate.call(call("send", to="you"), user=ANN, **options)
+        with pytest.raises(Invalid, match="the request_id is empty; leave it out"):
+            await gate.submit(call("look"), user=ANN, request_id="")
+        result = await gate.call(call("send", to="you"), user=ANN, request_id="")
         assert (result.outcome, SENT) == (Outcome.INVALID, [])

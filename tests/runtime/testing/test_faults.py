@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from callgate import Gate, Provide, tool
 from callgate.errors import ProviderError
+from callgate.stores import MemoryStore
 from callgate.testing import Faulty, FaultyStore, InjectedFault, VirtualTime, faults_of, run_virtual, trace
 
 
@@ -314,3 +315,10 @@ def test_a_fault_at_another_moment_is_refused() -> None:
     other: Any = "during"
     with pytest.raises(ValueError, match="when is 'during'; give 'before' or 'after'"):
         FaultyStore(object(), 1, when=other)
+
+
+@pytest.mark.parametrize("wrong", [{"fail_at": [1.5]}, {"fail_at": ["claim"]}, {"fail_at": True}, {"every": 2.0}])
+def test_a_number_that_is_none_is_refused(wrong: Any) -> None:
+    """No call would have had a fault, so the test of it passed."""
+    with pytest.raises(TypeError, match="calls have numbers from 1"):
+        FaultyStore(MemoryStore(), **wrong)

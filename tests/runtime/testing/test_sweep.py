@@ -197,3 +197,21 @@ def test_a_pipeline_that_tells_the_ledger_is_swept() -> None:
 
     assert every_cancel_point(body).leases == 1
     assert findings(bad).count("leak: lock") > 0
+
+
+async def _in_turns(_: LeaseLedger) -> None:
+    await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"modes": [], "paired": []}, "nothing was tried"),
+        ({"modes": [], "pairs": 0, "deadline": True, "paired": []}, "nothing was tried"),
+        ({"deadline": True}, "no deadline passed: the scenario gives its call deadline=FAR"),
+    ],
+)
+def test_a_sweep_that_has_tried_nothing_fails(given: Any, says: str) -> None:
+    """It passed: without modes, and with ``deadline=True`` where the call has no deadline."""
+    with pytest.raises(SweepFailed, match=says):
+        every_cancel_point(_in_turns, **given)
