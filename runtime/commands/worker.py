@@ -32,7 +32,13 @@ def main(arguments: Sequence[str], out: TextIO = sys.stdout) -> int:
     add = parser.add_argument
     add("--app", required=True, metavar="MODULE:GATE", help="the import path of the gate, such as shop.tools:gate")
     add("--concurrency", type=int, default=4, metavar="N", help="maximum number of concurrent calls; default 4")
-    add("--queues", type=listed_names, default=(), metavar="A,B", help="only jobs of these queues; default: those of the gate")
+    add(
+        "--queues",
+        type=listed_names,
+        default=(),
+        metavar="A,B",
+        help="only jobs of these queues; default: those of the gate",
+    )
     add("--grace", type=float, default=10.0, metavar="SECONDS", help="time for running calls to end; default 10")
     add("--health", type=port, metavar="PORT", help="serve /health and /ready on 127.0.0.1")
     args = parser.parse_args(arguments)

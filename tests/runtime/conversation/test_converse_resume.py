@@ -265,7 +265,7 @@ def test_results_that_answer_nothing_are_refused(name: str) -> None:
         done("b", {1}),
         ToolResult("b", "note", Outcome.ERROR, error=ErrorInfo("refused", "\ud800")),
         ToolResult("b", "note", Outcome.SUCCESS, "noted", ran_with={"n": object()}),
-        ToolResult("b", "note", Outcome.ERROR, error="The person refused."),  # type: ignore[arg-type]
+        ToolResult("b", "note", Outcome.ERROR, error="The person refused."),
         ToolResult("b", "note", "success", "noted"),  # type: ignore[arg-type]
     ],
 )
