@@ -11,7 +11,8 @@ from callgate.errors import Invalid, RegistrationError, UnknownTool
 from callgate.providers.logs import LogEvent, emit
 from callgate.runtime.jobs.calls import as_fault, stops
 from callgate.runtime.jobs.jobs import JobQueue
-from callgate.runtime.options.schedule import Schedule, last_time
+from callgate.runtime.jobs.schedule_times import last_time
+from callgate.runtime.options.schedule import Schedule
 from callgate.runtime.pipeline.options import BadCall
 from callgate.tools.calls import ToolCall
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import re
-from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, tzinfo
+from datetime import datetime
 from typing import Any
 
 from callgate.errors import RegistrationError
@@ -15,7 +13,6 @@ from callgate.providers.kinds import check_fields
 from callgate.providers.principal import ANONYMOUS, User
 from callgate.tools.limits import fault_of_seconds
 
-DAY = 86_400
 LONGEST_NAME = 200
 """Maximum length of the name of a schedule, in characters."""
 
@@ -77,61 +74,12 @@ class Schedule:
         return self.name or self.tool
 
 
-def last_time(schedule: Schedule, now: float) -> float:
-    """Return the last time of a schedule that is not after *now*, in seconds since the epoch.
-
-    A schedule with ``*`` or a step in its minutes or hours goes by the clock on the wall: it runs in both hours when the
-    clock is set back, and not in the hour that is left out when it is set forward. Any other schedule has fixed times:
-    a time that occurs twice counts once, the first time, and a time that is left out counts when the clock is set forward.
-    """
-    from zoneinfo import ZoneInfo  # few applications have schedules
-
-    zone, fixed = ZoneInfo(schedule.zone), has_fixed_times(schedule.cron)
-    wall = _wall(math.floor(now), zone)
-    # For a while after the clock was set back, times with a later text than the present one have passed, too.
-    repeated = max(_wall(math.floor(now) - DAY, zone) + timedelta(seconds=DAY) - wall, timedelta())
-    # croniter gets naive times: it knows no rule for hours that occur twice. It returns the time before a given one.
-    times = _times(schedule.cron, wall + repeated + timedelta(seconds=1))
-    passed: list[float] = []
-    while True:
-        found: datetime = times.get_prev(datetime)
-        passed += [at for at in _moments(found, zone, fixed=fixed) if at <= now]
-        if passed and found <= wall:
-            return max(passed)
-
-
-def _times(cron: str, start: datetime) -> Any:
+def times_of(cron: str, start: datetime) -> Any:
     """Return the times of a schedule around *start*."""
     from croniter import croniter
 
     # As in Vixie cron, `*/2` in the day of the month and a day of the week are days of both; the default is either.
     return croniter(cron, start, implement_cron_bug=True)
-
-
-def has_fixed_times(cron: str) -> bool:
-    """Return whether the minutes and hours of a schedule are numbers, without ``*`` and without steps."""
-    from croniter import croniter
-
-    minutes, hours, *_ = croniter.expand(cron)[0]
-    return ["*"] not in (minutes, hours) and not any(sign in part for sign in "*/" for part in cron.split()[:2])
-
-
-def _moments(wall: datetime, zone: tzinfo, *, fixed: bool) -> list[float]:
-    """Return when a time on the wall of a zone occurs, in seconds since the epoch."""
-    first, second = (wall.replace(tzinfo=zone, fold=fold).timestamp() for fold in (0, 1))
-    if first == second:
-        return [first]
-    if first < second:  # the clock was set back: it occurs twice
-        return [first] if fixed else [first, second]
-    if not fixed:  # the clock was set forward: it never occurs
-        return []
-    seconds = range(math.floor(second), math.ceil(first) + 1)
-    return [float(seconds[bisect_left(seconds, True, key=lambda at: _wall(at, zone) > wall)])]
-
-
-def _wall(at: float, zone: tzinfo) -> datetime:
-    """Return the time on the wall of a zone, as a naive datetime."""
-    return datetime.fromtimestamp(at, zone).replace(tzinfo=None, fold=0)
 
 
 def check_schedule(key: str, cron: str, zone: str) -> None:
@@ -159,7 +107,7 @@ def check_schedule(key: str, cron: str, zone: str) -> None:
             f"the schedule {key}: {cron!r} has a day of the month and {week}, a day of certain weeks; write two schedules"
         )
     try:
-        _times(cron, datetime(2000, 1, 1)).get_next(datetime)  # noqa: DTZ001  (a time on the wall)
+        times_of(cron, datetime(2000, 1, 1)).get_next(datetime)  # noqa: DTZ001  (a time on the wall)
     except ValueError:
         raise RegistrationError(
             f"the schedule {key}: {cron!r} names a date that no year has, such as 30 February; it would never run"

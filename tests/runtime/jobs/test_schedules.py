@@ -15,7 +15,7 @@ from callgate import Gate, Jobs, RegistrationError, UnknownTool, User, tool
 from callgate.errors import StoreError
 from callgate.jobs import EmbeddedJobs, Schedule
 from callgate.runtime.jobs import schedules
-from callgate.runtime.options.schedule import last_time
+from callgate.runtime.jobs.schedule_times import last_time
 from callgate.stores import JobState
 from tests.harness.gate_options import gate_options
 from tests.providers.stores.backends import place

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from callgate.jobs import Schedule
-from callgate.runtime.options import schedule as schedules
-from callgate.runtime.options.schedule import last_time
+from callgate.runtime.jobs import schedule_times
+from callgate.runtime.jobs.schedule_times import last_time
 
 MINUTE, DAY = 60, 86_400
 CHANGES = [  # a zone, and a moment shortly before its clocks change
@@ -111,8 +111,8 @@ def test_a_schedule_has_the_times_that_a_search_through_every_minute_finds(
 
 def test_times_in_both_folds_would_be_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: fixed times that run in both hours."""
-    moments = schedules._moments
-    monkeypatch.setattr(schedules, "_moments", lambda wall, zone, *, fixed: moments(wall, zone, fixed=False))
+    moments = schedule_times._moments
+    monkeypatch.setattr(schedule_times, "_moments", lambda wall, zone, *, fixed: moments(wall, zone, fixed=False))
     inner = test_a_schedule_has_the_times_that_a_search_through_every_minute_finds.hypothesis.inner_test  # type: ignore[attr-defined]
     with pytest.raises(AssertionError):
         inner(change=CHANGES[1], minute=("30", {30}), hour=("2", {2}), asked=[])
@@ -162,13 +162,13 @@ def test_a_look_at_the_clock_in_the_repeated_hour_reads_the_times_of_that_hour_o
     monkeypatch: pytest.MonkeyPatch, cron: str, most: int
 ) -> None:
     """A look takes place each second."""
-    moments, looks = schedules._moments, list[datetime]()
+    moments, looks = schedule_times._moments, list[datetime]()
 
     def counted(wall: datetime, zone: ZoneInfo, *, fixed: bool) -> list[float]:
         looks.append(wall)
         return moments(wall, zone, fixed=fixed)
 
-    monkeypatch.setattr(schedules, "_moments", counted)
+    monkeypatch.setattr(schedule_times, "_moments", counted)
     schedule = Schedule(tool="report", cron=cron, zone="Europe/Berlin")
     last_time(schedule, datetime(2026, 10, 25, 1, 0, 30, tzinfo=UTC).timestamp())
     assert 1 <= len(looks) <= most
