@@ -235,7 +235,7 @@ def test_what_chat_servers_send_but_do_not_take_stays_out_of_the_history() -> No
 
 
 def test_what_the_sdk_of_openai_adds_to_a_call_stays_out_of_the_history() -> None:
-    """``chat.completions.parse`` adds the parsed arguments, which the API refuses in a request."""
+    """``chat.completions.parse`` adds the parsed arguments; a request has no such member."""
     entry = function("f", "{}", "a")
     entry["function"]["parsed_arguments"] = {"x": 1}
     (sent,) = codec("openai_chat").reply(chat(entry)).messages
