@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from callgate.runtime.models.wire.shapes import mapping
-from callgate.tools.arguments.exact_json import exact_loads
+from callgate.tools.arguments.exact_json import RepeatedKeys, exact_loads
 
 LIKE_A_CALL = re.compile(
     r"<tool_calls?>|<function(?:_call|=)|\[TOOL_CALLS\]|<\|python_tag\|>|<[|\uff5c]tool[_\u2581]calls?[_\u2581](?:section[_\u2581])?begin"
@@ -81,6 +81,8 @@ def read_calls(text: str) -> tuple[str, list[dict[str, object]]] | None:
 def _calls(value: object) -> Iterator[dict[str, object]]:
     for one in value if isinstance(value, list) else [value]:
         call = mapping(one)
+        if isinstance(one, RepeatedKeys) or {"arguments", "parameters"} <= call.keys():
+            raise ValueError("a call has one name and one object of arguments")
         yield _call(call.get("name"), call.get("arguments", call.get("parameters", {})))
 
 

@@ -12,7 +12,7 @@ from callgate.runtime.models.wire.codec import Translation, WireError
 from callgate.runtime.models.wire.history import arguments_text, as_json
 from callgate.runtime.models.wire.reverse import canonical_arguments
 from callgate.runtime.models.wire.shapes import is_mapping, items, mapping
-from callgate.tools.arguments.exact_json import exact_json, exact_text
+from callgate.tools.arguments.exact_json import RepeatedKeys, exact_json, exact_text
 from callgate.tools.calls import ToolCall
 from callgate.tools.values import canonical
 
@@ -144,9 +144,16 @@ PARALLEL = frozenset({"multi_tool_use.parallel", "multi_tool_use_parallel", "fun
 
 
 def wrapped_calls(call_id: object, arguments: object) -> list[tuple[str | None, str, str]]:
-    """The calls in a wrapper ``multi_tool_use.parallel``: an id of its own, the name and the arguments of each."""
+    """The calls in a wrapper ``multi_tool_use.parallel``: an id of its own, the name and the arguments of each.
+
+    There are none where a key occurs twice, so that one of two values would be lost: the wrapper is an unknown tool.
+    """
     found: list[tuple[str | None, str, str]] = []
-    for number, use in enumerate(map(mapping, items(mapping(plain_arguments(arguments)).get("tool_uses"))), 1):
+    wrapper = plain_arguments(arguments)
+    uses = items(mapping(wrapper).get("tool_uses"))
+    if any(isinstance(one, RepeatedKeys) for one in (wrapper, *uses)):
+        return []
+    for number, use in enumerate(map(mapping, uses), 1):
         name = text_or_empty(use.get("recipient_name")).removeprefix("functions.")
         own = f"{call_id}_{number}" if isinstance(call_id, str) and call_id else None
         given = use.get("parameters")

@@ -33,6 +33,9 @@ TEXTS = {
     '{"cents": 5}<|tool_call_end|><|tool_calls_section_end|>',
 }
 BROKEN = {
+    "two names": '<tool_call>{"name": "refund", "arguments": {}, "name": "look_up"}</tool_call>',
+    "two arguments": '<tool_call>{"name": "refund", "arguments": {"cents": 5}, "arguments": {}}</tool_call>',
+    "two words for arguments": '<tool_call>{"name": "f", "parameters": {"cents": 5}, "arguments": {}}</tool_call>',
     "cut": f"<tool_call>{ONE[:-3]}",
     "no end": f"<tool_call>{ONE}",
     "no JSON": "<tool_call>pay 5</tool_call>",

@@ -175,6 +175,22 @@ def test_a_parallel_wrapper_is_unpacked_and_each_call_has_its_answer_in_the_hist
         assert [entry.get("call_id") or entry["id"] for entry in entries] == ["w_1", "w_2"]
 
 
+@pytest.mark.parametrize("wire", ["openai_chat", "openai_responses"])
+@pytest.mark.parametrize(
+    "uses",
+    [
+        '{"tool_uses": [{"recipient_name": "f", "parameters": {}}], "tool_uses": [{"recipient_name": "g"}]}',
+        '{"tool_uses": [{"recipient_name": "f", "recipient_name": "g", "parameters": {"n": 1}}]}',
+        '{"tool_uses": [{"recipient_name": "f", "parameters": {"n": 1}, "parameters": {}}]}',
+    ],
+)
+def test_a_parallel_wrapper_in_which_a_key_occurs_twice_calls_nothing(wire: str, uses: str) -> None:
+    """One of the two values would be lost, as in arguments of a call, which are refused then."""
+    name = "multi_tool_use.parallel"
+    body = chat(function(name, uses, "w")) if wire == "openai_chat" else response(function_call(name, uses, "w"))
+    assert [(call.name, call.arguments) for call in codec(wire).reply(body).calls] == [(name, uses)]
+
+
 def test_options_add_tools_and_never_take_the_gates_away() -> None:
     from tests.runtime.models.wires import tool as definition
 

@@ -191,8 +191,10 @@ class _OpenCall:
         given, known = call.get("args"), self.args
         if given and isinstance(known, dict):
             whole = mapping(given)
-            clash = not whole or any(known.get(name, value) != value for name, value in whole.items())
-            self.args = "unreadable arguments" if clash else {**known, **whole}
+            if whole and all(known.get(name, value) == value for name, value in whole.items()):
+                known.update(whole)
+            else:
+                self.args = "unreadable arguments"
         for piece in items(call.get("partialArgs")):
             if not isinstance(self.args, dict) or not _put(self.args, mapping(piece)):
                 self.args = "unreadable path"  # not JSON, so that hydration refuses it
