@@ -163,7 +163,7 @@ def request_body(
     """
     tools = translation.request if translation else {}
     merged = {**base, **{key: value for key, value in tools.items() if value}, **(options or {})}
-    if tools.get("tools") and (added := (options or {}).get("tools")):
+    if tools.get("tools") and (added := (options or {}).get("tools")) is not None:
         merged["tools"] = [*tools["tools"], *added]  # options never take the gate's tools away
     return {key: value for key, value in merged.items() if value is not None}
 

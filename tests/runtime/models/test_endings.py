@@ -199,3 +199,5 @@ def test_options_add_tools_and_never_take_the_gates_away() -> None:
         more = {"tools": [{"type": "web_search"}]}
         body = codec(wire).request("hi", translation, model="m", options=more).body
         assert body["tools"] == [*translation.request["tools"], {"type": "web_search"}]
+        none = codec(wire).request("hi", translation, model="m", options={"tools": []}).body
+        assert none["tools"] == translation.request["tools"], "an empty list, such as that of a setting, adds nothing"
