@@ -84,6 +84,7 @@ class Waiting:
     chained: bool = False  # other calls find it by an identity
     id: str = ""
     asked: dict[str, Any] | None = None  # the arguments of the caller, before an approver edited them
+    more: list[tuple[Any, ...]] = field(default_factory=list)  # the keys of callers who repeated it while it waited
 
     def met(self, rules: tuple[Approval, ...], place: str) -> bool:
         """Whether enough different people have approved, for every rule."""
@@ -208,6 +209,8 @@ class Model:
             self.chains.setdefault(chain, []).append(len(self.waits) if found is None else found)
         if found is not None:
             self.waits[found].chained = True
+            if call.tool in WITH_KEY and (given := self._given(call)) is not None:
+                self.waits[found].more.append(given)
             return SUSPENDED
         if resumed:
             self._use(call)
@@ -308,8 +311,9 @@ class Model:
         told = self._body(call, decided, entry, resumed=resumed, named=named)
         if key is not None:
             self.ledger[key] = entry
-            if call.tool in WITH_KEY and (given := self._given(call)) is not None:
-                self.aliases[given] = key, entry
+            for given in (self._given(call), *call.more) if call.tool in WITH_KEY else ():
+                if given is not None:
+                    self.aliases[given] = key, entry
         return told
 
     def _body(self, call: Waiting, decided: Waiting, entry: Entry, *, resumed: bool, named: bool) -> Seen:
