@@ -80,6 +80,7 @@ async def waiting(gate: Gate, handle: str) -> set[str]:
     assert seen.questions.keys() == found.questions.keys()
     assert seen.schema is not None
     assert list(seen.schema["properties"]) == list(seen.questions)
+    assert (seen.schema["required"], seen.schema["additionalProperties"]) == (list(seen.questions), False)
     return set(seen.questions)
 
 
