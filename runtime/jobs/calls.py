@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from callgate.errors import Control, InvocationError, OutcomeUnknown, RegistrationError
 from callgate.hooks.context import InvokeContext
+from callgate.hooks.plan import Plan
 from callgate.providers.foreign_errors import is_pressed, understood
 from callgate.providers.logs import LogEvent, emit
 from callgate.providers.principal import User
@@ -180,6 +181,10 @@ class JobCalls:
             UnknownTool: the gate has no such tool.
         """
         return self._plans.of(tool).definition.binding_digest
+
+    def plan_of(self, tool: str) -> Plan:
+        """Return the plan of a tool."""
+        return self._plans.of(tool)
 
     def fits(self, request: JobRequest) -> bool:
         """Return whether this gate has the tool of a job, with the definition that the job was submitted for."""

@@ -314,7 +314,7 @@ class JobQueue:
     async def open(self) -> None:
         """Start the engine."""
         if self.scheduler is not None:
-            self.scheduler.check()
+            self.scheduler.check(self._calls)
         await self.backend.open()
 
     async def close(self) -> None:

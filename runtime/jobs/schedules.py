@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from callgate.errors import Invalid, RegistrationError, UnknownTool
+from callgate.hooks.plan import Plan
+from callgate.hooks.stages import STAGES, May
 from callgate.providers.logs import LogEvent, emit
-from callgate.runtime.jobs.calls import as_fault, stops
+from callgate.runtime.jobs.calls import JobCalls, as_fault, stops
 from callgate.runtime.jobs.jobs import JobQueue
 from callgate.runtime.jobs.schedule_times import last_time
 from callgate.runtime.options.schedule import Schedule
@@ -30,13 +32,13 @@ class Scheduler:
         self._submitted: dict[str, float] = {}
         self._failing: dict[str, type[BaseException]] = {}
 
-    def check(self) -> None:
-        """Check that the gate can submit the calls.
+    def check(self, calls: JobCalls) -> None:
+        """Check that the gate can submit the calls, and that they are valid.
 
         Raises:
             UnknownTool: the gate does not have a tool.
-            RegistrationError: a run could be caught up after its job was deleted, and so run twice; or no store keeps its
-                key, queue or priority.
+            RegistrationError: a run could be caught up after its job was deleted, and so run twice; no store keeps its key,
+                queue or priority; or its arguments are not valid, and no hook may change them before they are checked.
         """
         keep = self._jobs.options.keep
         for schedule in self._schedules:
@@ -51,6 +53,8 @@ class Scheduler:
                 raise
             except (BadCall, Invalid) as error:
                 raise RegistrationError(f"the schedule {schedule.key}: {error}") from None
+            if (fault := _fault(calls.plan_of(schedule.tool), self._call(schedule))) is not None:
+                raise RegistrationError(f"the schedule {schedule.key}: each run would be invalid: {fault}")
 
     async def tick(self) -> None:
         """Submit the calls whose time has come; of several missed times of a schedule, the last one only.
@@ -87,6 +91,14 @@ class Scheduler:
     @staticmethod
     def _call(schedule: Schedule) -> ToolCall:
         return ToolCall(name=schedule.tool, arguments=dict(schedule.arguments))
+
+
+def _fault(plan: Plan, call: ToolCall) -> str | None:
+    """Return why a call is not valid; None if it is, or if a hook may change the arguments before they are checked."""
+    if any(step.hook is not None and May.INPUT in STAGES[step.stage].may for _, _, step in plan.before):
+        return None
+    found = plan.builtins.hydrator(plan.record, False).hydrate(call)
+    return None if found.success else found.errors[0].message
 
 
 def _options(schedule: Schedule, at: float) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from callgate import Gate, Jobs, RegistrationError, UnknownTool, User, tool
+from callgate import Gate, Hook, InvokeContext, Jobs, RegistrationError, UnknownTool, User, tool
 from callgate.errors import StoreError
 from callgate.jobs import EmbeddedJobs, Schedule
 from callgate.runtime.jobs import schedules
@@ -249,8 +249,8 @@ async def test_a_time_whose_job_did_not_run_is_not_submitted_again(tmp_path: Pat
     schedule = Schedule(tool="report", cron="0 * * * *", arguments=wrong, user=User("robot", "acme"))
     with place(kind, tmp_path) as (address, _):
         options = {"refresh_user": lambda _: None} if end == "denied" else {}
-        async with a_gate(address, clock, schedule, **options) as gate:
-            await gate.jobs.scheduler.tick()
+        async with a_gate(address, clock, **options) as gate:
+            await schedules.Scheduler(gate.jobs, [schedule]).tick()
             ((_, job),) = await gate.store.jobs.list(None)
             if end == "cancelled":
                 await gate.store.jobs.cancel("acme", job.id, clock.now)
@@ -345,7 +345,7 @@ async def test_what_no_run_could_be_stored_with_is_refused_at_the_opening(tmp_pa
         Schedule(tool="report", cron="0 3 * * *", name="n" * 201)
     long: Any = {"name": "n" * 200}
     for wrong in (long, *_UNSTORABLE):
-        schedule = Schedule(tool="report", cron="0 3 * * *", **wrong)
+        schedule = Schedule(tool="report", cron="0 3 * * *", arguments={"what": "sales"}, **wrong)
         opening = a_gate(f"sqlite:///{tmp_path}/store.db", WallClock(NOON), schedule)
         if wrong is long:
             async with opening:
@@ -368,6 +368,30 @@ async def test_what_could_never_run_is_refused_at_the_opening(tmp_path: Path) ->
     with pytest.raises(UnknownTool):
         async with a_gate(address, clock, Schedule(tool="gone", cron="* * * * *")):
             pass
+
+
+class Fills(Hook):
+    """Adds an argument that the model does not give."""
+
+    def will_parse_input(self, ctx: InvokeContext) -> None:
+        ctx.input = {"what": "sales"}
+
+
+@pytest.mark.parametrize("arguments", [{}, {"what": 5}, {"what": "sales", "more": 1}])
+async def test_a_schedule_whose_arguments_are_not_valid_is_refused_at_the_opening(
+    arguments: Any, tmp_path: Path
+) -> None:
+    """Each run ended as ``invalid``, in a job that no one awaits. A hook may still change them first."""
+    schedule = Schedule(tool="report", cron="0 3 * * *", arguments=arguments)
+    for hooks in ([], [Fills()]):
+        jobs = Jobs(engine=EmbeddedJobs(0), schedules=[schedule])
+        options = gate_options(store=f"sqlite:///{tmp_path}/store.db", signing_keys=[KEY], jobs=jobs)
+        opening = Gate([report], hooks, allow_unguarded=True, **options)
+        if hooks:
+            async with opening:
+                continue
+        with pytest.raises(RegistrationError, match="the schedule report: each run would be invalid: "):
+            await opening.open()
 
 
 @pytest.mark.parametrize("catch_up", [0.0, 10.0, 200.0])
