@@ -125,7 +125,7 @@ class EffectSteps:
         now, ledger, call, given = self.ledger.now(), self.ledger, ctx.run.tool_call, ctx.run.idempotency_key
         everywhere = self.shared or (ctx.run.outer is not None and self.placed)
         by = ctx.run.user
-        user = f"{by.tenant or ''}/{by.id}" if everywhere else by.id
+        user = f"{(by.tenant or '').replace('%', '%25').replace('/', '%2F')}/{by.id}" if everywhere else by.id
         if given is None or self.declared:
             ctx.run.idempotency_key, given = key, None
         tool, version, owner, until = self.tool, self.version, ledger.owner, now + ledger.valid

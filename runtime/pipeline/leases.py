@@ -167,7 +167,11 @@ async def enter_lease(ctx: InvokeContext, manager: AbstractAsyncContextManager[o
     return resource
 
 
+def call_is_over(ctx: InvokeContext) -> bool:
+    """Return True once a call has ended, or its body was abandoned."""
+    return ctx.run.abandoned or (ctx.run.scope is not None and ctx.run.scope.closed)
+
+
 def _is_over(ctx: InvokeContext) -> bool:
     """Return True when the ledger has been taken off: a lease that is pushed later would never be released."""
-    run = ctx.run
-    return run.abandoned or run.finished is not None or (run.scope is not None and run.scope.closed)
+    return ctx.run.finished is not None or call_is_over(ctx)

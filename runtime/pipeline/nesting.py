@@ -13,13 +13,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 
-from callgate.errors import Denied, InvocationError
+from callgate.errors import Denied, InvocationError, StageError
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.effects import Claim
 from callgate.hooks.plan import Plan
 from callgate.hooks.state.facts import IdleLimit
 from callgate.hooks.state.run import Run
 from callgate.providers.ids import new_id
+from callgate.runtime.pipeline.leases import call_is_over
 from callgate.runtime.pipeline.run import run
 from callgate.runtime.pipeline.shield import ENCLOSING, INSIDE, set_mark
 from callgate.tools.definition import Effect
@@ -69,6 +70,8 @@ async def _refused(error: Exception) -> object:
 async def _run(
     ctx: InvokeContext, plan: Plan, arguments: object, beside: dict[tuple[str, ...], int], place: list[object] | None
 ) -> object:
+    if call_is_over(ctx):  # its outcome, such as one without an effect, is known to its caller
+        raise StageError("the call is over, or its body was abandoned: it calls no more tools; await ctx.call in it")
     host, outer = plan.host, ctx.run
     call = InvokeContext(plan, arguments, ctx.user, host.monotonic())
     inner = call.run
@@ -95,6 +98,8 @@ async def _run(
         set_mark(mark)  # the outer call's steps continue
         ENCLOSING.set(enclosing)
         inner.finished = host.monotonic()
+        if not inner.body_left:
+            inner.scope = plan.ended  # as at the end of the caller's call
         host.under_way.pop(call, None)  # it is still there if an acquire was left behind in the middle of it
 
 

@@ -30,11 +30,16 @@ def is_put_off(ctx: InvokeContext) -> bool:
     if run.claim is not None and run.claim.outcome(run) is not EffectState.NO_EFFECT:
         return False
     code = getattr(error, "code", None)
-    if isinstance(error, RetryLater) or code in STORE_FAILED:
+    if isinstance(error, RetryLater):
+        return True
+    if run.executed:  # whatever stopped it afterwards, the read has run
+        return False
+    if code in STORE_FAILED:
         return True
     if error is not None and code == POLICY_FAILED:
         return not isinstance(error.__cause__, ToolError)  # as which an approver answers with an error
-    return isinstance(error, DeadlineExceeded | CancelledError) and run.failed_in is not run.plan.running
+    has_begun = run.failed_in is run.plan.running or run.body_error is not None
+    return isinstance(error, DeadlineExceeded | CancelledError) and not has_begun
 
 
 async def wait_again(waits: SuspensionManager, ctx: InvokeContext, resumed: Resumed) -> Suspension | None:

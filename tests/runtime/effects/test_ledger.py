@@ -154,6 +154,19 @@ async def test_a_declared_key_is_one_effect_in_its_scope_and_only_its_caller_get
                 assert (again.outcome, again.output, len(desk.paid)) == (Outcome.CONFLICT, None, 1)
 
 
+@EVERY_STORE
+async def test_only_its_caller_gets_the_receipt_of_a_global_key_whatever_is_in_the_names(store: str) -> None:
+    """The user ``b/c`` of the tenant ``a`` and the user ``c`` of the tenant ``a/b`` were one, and read each other's output."""
+    users = [User("b/c", "a"), User("c", "a/b"), User("a/b/c"), User("c", "a%2Fb"), User("/b/c", "a")]
+    for user in users:
+        desk = Desk()
+        async with gate_of(desk.tool(key=("cents",), key_scope="global"), store=store) as gate:
+            assert (await gate.call(call(7), user=user)).ok
+            again = {other: await gate.call(replace(call(7), id="again"), user=other) for other in users}
+            assert [other for other in users if again[other].output is not None] == [user]
+            assert desk.paid == [7]
+
+
 def test_a_key_scope_needs_a_declared_key() -> None:
     desk = Desk()
     with pytest.raises(DefinitionError, match="key_scope"):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from callgate import Effects, Gate, Outcome, ToolCall, ToolContext, User, tool
+from callgate.errors import StageError
 from callgate.hooks import Retry
 
 ANN = User("ann", tenant="acme")
@@ -217,3 +218,38 @@ async def test_another_user_who_runs_an_outer_effect_again_makes_no_nested_effec
         for user in users:
             await gate.call("outer", {"n": 1}, user=user)
     assert (shop.attempts, shop.paid) == (3, {"a": 1, "b": 1})
+
+
+@pytest.mark.parametrize("kind", ["task", "coroutine", "nested task"])
+@pytest.mark.parametrize("effect", ["irreversible", "read"])
+async def test_a_call_that_is_over_calls_no_more_tools(effect: Any, kind: str) -> None:
+    """A task that a tool had left behind paid after its call had ended as denied, without an effect."""
+    shop, over, left = Shop(), asyncio.Event(), list[Awaitable[Any]]()
+
+    async def pay_later(ctx: ToolContext) -> None:
+        await over.wait()
+        await ctx.call("pay", {"to": "a"})
+
+    @tool(effect=effect)
+    async def leave(ctx: ToolContext) -> str:
+        later = ctx.call("pay", {"to": "a"}) if kind == "coroutine" else asyncio.ensure_future(pay_later(ctx))
+        left.append(later)
+        ctx.abort("not today")
+
+    @tool(effect=effect)
+    async def outer(ctx: ToolContext) -> str:
+        await asyncio.gather(ctx.call("leave"), return_exceptions=True)
+        over.set()
+        with pytest.raises(StageError, match="the call is over"):
+            await left[0]
+        return "done"
+
+    async with gate_of([*inner_tools([shop]), leave, outer], "memory://") as gate:
+        if kind == "nested task":
+            assert (await gate.call("outer", user=ANN)).output == "done"
+        else:
+            assert (await gate.call("leave", user=ANN)).outcome is Outcome.DENIED
+            over.set()
+            with pytest.raises(StageError, match="it calls no more tools"):
+                await left[0]
+    assert shop.paid == {}

@@ -267,6 +267,51 @@ async def test_an_effect_whose_outcome_is_unknown_is_not_put_off_by_a_later_refu
     assert desk.paid == [5]
 
 
+class Slow(Hook):
+    """Lets calls wait in one stage once the tool has run."""
+
+    def __init__(self, stage: str) -> None:
+        self.stage, self.waits = stage, asyncio.Event()
+
+    async def wait(self, stage: str) -> None:
+        if stage == self.stage:
+            self.waits.set()
+            await asyncio.Event().wait()
+
+    async def around_execute(self, ctx: InvokeContext, next: Next) -> object:
+        output = await next()
+        await self.wait("around_execute")
+        return output
+
+    async def did_execute(self, ctx: InvokeContext) -> None:
+        await self.wait("did_execute")
+
+    async def will_transform_output(self, ctx: InvokeContext) -> None:
+        await self.wait("will_transform_output")
+
+
+@EVERY_EFFECT
+@pytest.mark.parametrize("stage", ["around_execute", "did_execute", "will_transform_output"])
+@pytest.mark.parametrize("why", ["cancelled", "deadline"])
+async def test_a_request_that_ends_after_the_tool_has_run_uses_the_approval(effect: str, stage: str, why: str) -> None:
+    """One approval runs a read once. It ran again each time that a hook held its result past the deadline."""
+    desk, hook = Desk(), Slow(stage)
+    async with gate_of([desk.tool(effect=effect, requires_approval=LEAD)], [hook], clock=None) as gate:
+        handle = await asked(gate)
+        if why == "deadline":
+            result = await gate.resume(handle, Approve(), approver=BOB, deadline=0.05)
+            assert (code(result), result.pending) == ("deadline_exceeded", None)
+        else:
+            running = asyncio.create_task(resumed(gate, handle))
+            await hook.waits.wait()
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+        with pytest.raises(NotPending):
+            await resumed(gate, handle)
+    assert desk.paid == [5]
+
+
 @pytest.mark.parametrize("effect", ["irreversible", "read"])
 async def test_control_a_call_that_has_run_would_run_again_if_it_counted_as_put_off(
     effect: str, monkeypatch: pytest.MonkeyPatch
