@@ -10,7 +10,7 @@ from callgate.hooks.context import InvokeContext
 from callgate.hooks.plan import Plan
 from callgate.hooks.state.facts import TraceRow
 from callgate.providers.ids import is_id
-from callgate.runtime.pipeline.compile import repaired_plan
+from callgate.runtime.pipeline.compile import plan_with_approval
 from callgate.runtime.pipeline.options import BadCall, CallOptions, apply_options, checked_id
 from callgate.tools.arguments.hydration import HydrationResult
 from callgate.tools.calls import ToolCall, User
@@ -146,7 +146,7 @@ def context_of(plan: Plan, asked: ToolCall, given: Call, user: User, options: Ca
     repair = hydrated.token.repair if hydrated is not None and hydrated.success else None
     arguments = asked.arguments
     if repair is not None and hydrated is not None:
-        plan, arguments = repaired_plan(plan), thaw(hydrated.arguments)
+        plan, arguments = plan_with_approval(plan, repaired=True, answered=False), thaw(hydrated.arguments)
     ctx = InvokeContext(plan, arguments, user, plan.now())
     apply_options(ctx, options)
     ctx.run.tool_call = asked

@@ -154,16 +154,22 @@ def _whole(parts: PlanParts, stages: _Stages, sections: _Sections, inside: _Insi
     )
 
 
-def repaired_plan(plan: Plan) -> Plan:
-    """Return the plan of a call whose arguments a repairer wrote: it has the step that asks for approval of them."""
-    rule = of_repaired(plan.host.on_repair, has_approvers=not plan.builtins.refuses)
+def plan_with_approval(plan: Plan, *, repaired: bool, answered: bool) -> Plan:
+    """Return the plan of a call with the approval step, even where no rule asks for approval now.
+
+    A repairer wrote the arguments, or an approver has answered in place of the tool.
+    """
+    if not repaired and not answered:
+        return plan
     sources = _approvals(plan.record, plan.registrations, plan.builtins)
-    asks = _built_in_step(Stage.WILL_AUTHORIZE_INPUT, "approval", approval_step([*sources, rule]), plan.trace)
-    # a row of its own in the trace
-    marks = _built_in_step(Stage.WILL_PARSE_INPUT, "repaired", lambda _: None, plan.trace)
+    if repaired:
+        sources = [*sources, of_repaired(plan.host.on_repair, has_approvers=not plan.builtins.refuses)]
+    asks = _built_in_step(Stage.WILL_AUTHORIZE_INPUT, "approval", approval_step(sources), plan.trace)
     steps = [one for one in plan.before if one[2].hook is not None or one[2].name != "approval"]
     steps.insert(sum(one[2].row.position <= asks[2].row.position for one in steps), asks)
-    steps.insert(sum(one[2].row.position < marks[2].row.position for one in steps), marks)
+    if repaired:  # a row of its own in the trace
+        marks = _built_in_step(Stage.WILL_PARSE_INPUT, "repaired", lambda _: None, plan.trace)
+        steps.insert(sum(one[2].row.position < marks[2].row.position for one in steps), marks)
     return dataclasses.replace(plan, before=tuple(steps))
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 from callgate.errors import Invalid
 from callgate.hooks.plan import Plan
+from callgate.hooks.stages import Stage
 from callgate.hooks.state.asking import answers_schema
 from callgate.hooks.state.facts import Suspension
 from callgate.providers.ids import flaw_of
@@ -243,6 +244,8 @@ def with_decision(
         answer = Answer(fitting_answer(plan, bound, decision), decision.error, approver.id)
         if is_final(decision, bound):
             places = [one.place for one in bound.waiting.values()] or [bound.place]
+            if bound.rules and not bound.place.startswith(Stage.WILL_EXECUTE):  # a tool handles that of its question
+                places.append(PLACE)  # or the tool would run where its hook asks no more
             return replace(bound, answers={**bound.answers, **dict.fromkeys(places, answer)})
     elif bound.schema is not None:
         raise Invalid("an answer was asked for: Respond(value)", code="answer_expected")

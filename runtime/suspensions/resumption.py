@@ -24,7 +24,7 @@ from callgate.providers.scrubbing import Scrubber
 from callgate.providers.signing import SigningKeys
 from callgate.providers.stores.effects import SuspensionRecord, SuspensionState
 from callgate.runtime.pipeline.approval import PLACE
-from callgate.runtime.pipeline.compile import repaired_plan
+from callgate.runtime.pipeline.compile import plan_with_approval
 from callgate.tools.approval import Approval, Question, met
 from callgate.tools.arguments.hydration import Repair
 from callgate.tools.calls import ToolCall
@@ -370,8 +370,8 @@ class Resumed:
 
 def context_of_resumed(plan: Plan, bound: SuspendedCall, resumed: Resumed | None) -> InvokeContext:
     """Return a new context for the same call; *resumed* is None if the call must not run."""
-    if bound.repair is not None and resumed is not None:
-        plan = repaired_plan(plan)
+    if resumed is not None:
+        plan = plan_with_approval(plan, repaired=bound.repair is not None, answered=PLACE in bound.answers)
     ctx = InvokeContext(plan, bound.arguments, bound.user, plan.now())
     if bound.repair is not None:
         ctx.run.repair = Repair.from_dict(bound.repair)

@@ -309,7 +309,7 @@ class SuspensionManager:
         Return False if another process has replaced its record.
         """
         claims = any(step.name == "intent" and step.hook is None for _, _, step in plan.before)
-        if claims and not (resumed.bound.place == PLACE and PLACE in resumed.bound.answers):
+        if claims and PLACE not in resumed.bound.answers:
             return True
         done = await self.store().suspensions.replace(resumed.tenant, resumed.used())
         if done:

@@ -7,9 +7,10 @@ from typing import Any
 import httpx
 import pytest
 
-from callgate import Approval, Approve, Outcome, Respond, invoke_tool
-from callgate.errors import Denied, Invalid, RegistrationError
+from callgate import Approval, Approve, Hook, InvokeContext, Outcome, Respond, invoke_tool
+from callgate.errors import Denied, Invalid, NotPending, RegistrationError
 from callgate.hooks import Consent
+from callgate.providers.stores.memory.store import MemoryStore
 from callgate.runtime.conversation.converse import converse
 from callgate.runtime.conversation.events import Ending
 from callgate.runtime.models.openai_chat import OpenAIChat
@@ -17,6 +18,7 @@ from callgate.testing import Call, FakeClock, Say, ScriptedModel
 from tests.runtime.effects.scene_desk import (
     ANN,
     BOB,
+    CID,
     DAN,
     EVE,
     LEAD,
@@ -156,3 +158,54 @@ async def test_people_see_what_they_may_decide_and_nothing_else() -> None:
         assert (await gate.waits.look(mine[0], ANN)).arguments == {"cents": 7, "how": "ok"}, "who asked may look, too"
         for person in (DAN, EVE, RAE, ROB):
             assert await refused(gate.waits.look(mine[0], person)) == ONE_AND_THE_SAME
+
+
+# ---------------------------------------------------------------------- answers in place of the tool
+
+
+class Asks(Hook):
+    """Asks a lead in ``will_authorize``, until it is told to stop."""
+
+    stopped = False
+
+    async def will_authorize(self, ctx: InvokeContext) -> None:
+        if not self.stopped:
+            ctx.suspend("approval", "Is that so?", by=LEAD)
+
+
+@pytest.mark.parametrize("here", [True, False])
+@pytest.mark.parametrize("effect", ["read", "idempotent", "irreversible"])
+@pytest.mark.parametrize(
+    "answer", [Respond("a voucher"), Respond(error="There is no receipt.")], ids=["value", "error"]
+)
+async def test_an_answer_holds_in_a_process_whose_tool_asks_for_no_approval(
+    answer: Respond, effect: str, here: bool
+) -> None:
+    """During a deployment a read ran in place of its answer, and an effect that had not run was ``unknown``."""
+    desk, store = Desk(), MemoryStore()
+    old, new = (desk.tool(effect=effect, requires_approval=rule) for rule in (LEAD, None))
+    async with gate_of(old, store=store) as before, gate_of(new, store=store) as after:
+        handle = await asked(before)
+        result = await after.resume(handle, answer, approver=BOB, here=here)
+        if not here:
+            result = await after.proceed(handle, user=ANN)
+        assert (result.output, result.outcome) == (answer.value, Outcome.DENIED if answer.error else Outcome.SUCCESS)
+        with pytest.raises(NotPending):
+            await before.resume(handle, Approve(), approver=BOB)
+    assert desk.paid == []
+
+
+@pytest.mark.parametrize("asks", ["still", "no more"])
+@pytest.mark.parametrize("effect", ["read", "idempotent", "irreversible"])
+async def test_an_error_as_answer_to_a_hook_ends_its_call(effect: str, asks: str) -> None:
+    """The tool ran if the hook asked no more; else an effect waited on, and another approver could let it run."""
+    desk, hook = Desk(), Asks()
+    async with gate_of(desk.tool(effect=effect), [hook]) as gate:
+        handle = await asked(gate)
+        hook.stopped = asks == "no more"
+        result = await gate.resume(handle, Respond(error="There is no receipt."), approver=BOB)
+        assert result.error is not None
+        assert (result.outcome, result.error.public) == (Outcome.DENIED, "There is no receipt.")
+        with pytest.raises(NotPending):
+            await gate.resume(handle, Approve(), approver=CID)
+    assert desk.paid == []
