@@ -136,6 +136,8 @@ class _NextCall:
         """Cancel a call of ``next()`` that the wrapper left behind in another task, and wait for its end."""
         if self.task is not None and self.task is not asyncio.current_task():
             await cancel_and_wait(self.task)
+        elif self.ctx.run.claim is not None:  # driven by hand, and left in the middle: the tool may have begun
+            self.ctx.run.claim.failed(StageError(f"{self.step.name} left next() in the middle"))
 
 
 def _layer(

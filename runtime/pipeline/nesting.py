@@ -98,6 +98,7 @@ async def _run(
         set_mark(mark)  # the outer call's steps continue
         ENCLOSING.set(enclosing)
         inner.finished = host.monotonic()
+        inner.events = inner.idle = None  # a task that its body left behind sends and reports nothing more
         if not inner.body_left:
             inner.scope = plan.ended  # as at the end of the caller's call
         host.under_way.pop(call, None)  # it is still there if an acquire was left behind in the middle of it

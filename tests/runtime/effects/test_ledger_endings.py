@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
@@ -11,6 +12,7 @@ from dependency_injector.wiring import Provide
 
 from callgate import Hook, Invalid, InvokeContext, Outcome, ToolCall, ToolContext, ToolError, tool
 from callgate.hooks import Retry
+from callgate.hooks.base import Next
 from tests.runtime.effects.scene_bodies import BODIES, Make, in_parts
 from tests.runtime.effects.scene_desk import ANN, Desk, call, code, gate_of, states
 
@@ -291,3 +293,34 @@ async def test_an_outer_call_that_runs_again_does_not_repeat_what_it_called() ->
         again = await gate.call(ToolCall(id="c", name="both", arguments={}), user=ANN, idempotency_key="k")
         assert (first.outcome, again.output) == (Outcome.ERROR, ["paid 1", "paid 2"])
         assert desk.paid == [5, 5]
+
+
+@EVERY_STORE
+@pytest.mark.parametrize(("ends", "state"), [("returns", COMMITTED), ("raises", UNKNOWN)])
+async def test_a_body_that_a_hook_drives_by_hand_and_leaves_in_the_middle_does_not_run_again(
+    ends: str, state: str, store: str
+) -> None:
+    """The ledger had it as ``no_effect``, although the tool had begun, so a repeat ran it again."""
+    ran, left = list[int](), list[Any]()
+
+    class ByHand(Hook):
+        async def around_execute(self, ctx: InvokeContext, next: Next) -> object:
+            left.append(next())
+            left[-1].send(None)
+            if ends == "raises":
+                raise ValueError
+            return 7
+
+    @tool(effect="irreversible")
+    async def pay(cents: int) -> int:
+        """Pay."""
+        ran.append(cents)
+        await asyncio.sleep(0)
+        return cents
+
+    async with gate_of(pay, [ByHand()], store=store) as gate:
+        for _ in range(2):
+            await gate.call(call(5), user=ANN, idempotency_key="k")
+            assert (ran, await states(gate)) == ([5], [state])
+    for running in left:
+        running.close()

@@ -9,7 +9,7 @@ import pytest
 
 from callgate import Denied, Hook, Invalid, InvokeContext, Outcome, ToolContext, UnknownTool, tool
 from callgate.runtime.pipeline.nesting import MAX_DEPTH
-from callgate.runtime.pipeline.streams import Progress
+from callgate.runtime.pipeline.streams import Partial, Progress, Result
 from tests.runtime.gate.making import USER, Seeing, call, gate_of, made
 
 
@@ -194,3 +194,42 @@ async def test_an_error_inside_reaches_the_caller_without_internals() -> None:
         result = await gate.call(call(), user=USER)
     assert result.outcome is Outcome.ERROR
     assert "SECRET" not in f"{result}"
+
+
+@pytest.mark.parametrize("how", ["a task is left", "a body is abandoned"])
+async def test_a_nested_call_that_is_over_sends_no_more_parts_and_no_progress(how: str) -> None:
+    """Its parts went on into the stream of the outer call, after its error, and kept the idle limit of that call away."""
+    left: list[asyncio.Task[None]] = []
+
+    async def send(ctx: ToolContext) -> None:
+        for n in range(60):
+            await ctx.send(n)
+            ctx.progress(n)
+            try:
+                await asyncio.sleep(0.01)
+            except asyncio.CancelledError:
+                continue
+
+    @tool(effect="read", hard_deadline=True, deadline=0.05 if how == "a body is abandoned" else None)
+    async def leave(ctx: ToolContext) -> None:
+        """End while parts are still sent."""
+        left.append(asyncio.ensure_future(send(ctx)))
+        if how == "a body is abandoned":
+            await send(ctx)
+        ctx.abort("not today")
+
+    @tool(effect="read", idle=0.2)
+    async def outer(ctx: ToolContext) -> None:
+        """Wait after the other tool has ended."""
+        await asyncio.gather(ctx.call("leave"), return_exceptions=True)
+        await ctx.send("it is over")
+        await asyncio.sleep(60)
+
+    async with gate_of([leave, outer]) as gate:
+        told = [event async for event in gate.stream("outer", user=USER)]
+    for task in left:
+        task.cancel()
+    assert isinstance(told[-1], Result)
+    assert told[-1].result.error is not None
+    assert told[-1].result.error.code == "idle_timeout"
+    assert told[-2] == Partial("outer", "it is over")
