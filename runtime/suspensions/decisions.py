@@ -130,6 +130,7 @@ class Edit:
 class Respond:
     """The requested answer. For a call that waits for approval: its output, in place of running the tool.
 
+    Where a hook asks for the approval, the hook gets the answer, and the tool runs.
     With *error* there is no answer: the model gets the text as the tool's error.
     """
 
