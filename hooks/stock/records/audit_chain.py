@@ -154,7 +154,6 @@ class Chain:
                 await self._put_row(tenant, body, follow)
         except (TimeoutError, StoreError):
             if not followed:
-                self.late.keep(tenant, body)
                 raise
         else:
             self.late.retry()

@@ -33,14 +33,10 @@ class LateRows:
     def _ended(self, tenant: str, body: Body, done: asyncio.Future[object]) -> None:
         self._under_way.discard(done)
         if done.cancelled() or done.exception() is not None or isinstance(done.result(), Exception):
-            self.keep(tenant, body)
-
-    def keep(self, tenant: str, body: Body) -> None:
-        """Keep a row that the store failed to write, to write it again."""
-        if len(self._left) < MAX_LEFT:
-            self._left.append((tenant, body))
-        else:
-            _log(StoreError(f"{MAX_LEFT} rows wait for the store already: a row is lost"))
+            if len(self._left) < MAX_LEFT:
+                self._left.append((tenant, body))
+            else:
+                _log(StoreError(f"{MAX_LEFT} rows wait for the store already: a row is lost"))
 
     def retry(self) -> None:
         """Write the rows that are left in a task, as the store has just written another one."""
