@@ -19,7 +19,7 @@ from callgate.providers.sessions import SessionTable
 from callgate.providers.stores.address import in_namespace, signed_by
 from callgate.providers.stores.base import Store
 from callgate.runtime.pipeline.closing import close, end_scope
-from callgate.runtime.pipeline.leases import call_is_over, enter_lease, releases_of
+from callgate.runtime.pipeline.leases import enter_lease, releases_of
 from callgate.runtime.pipeline.no_schema import NoSchemaPolicy
 from callgate.runtime.pipeline.shield import RELEASE_LIMIT, Shielded
 from callgate.runtime.pipeline.under_way import UnderWay
@@ -111,9 +111,7 @@ class Services(Host[InvokeContext]):
         events = ctx.run.events
         assert events is not None
         async with events.in_order:
-            part = await shaped(ctx, partial)
-            if not call_is_over(ctx):  # a task that the tool left behind sends it
-                await events.partial(ctx, part)
+            await events.partial(ctx, await shaped(ctx, partial))
 
     def at_close(self, close: Callable[[], Awaitable[None]], hook: object = None) -> Callable[[], object]:
         """See ``Host``. The gate awaits it before it closes its store."""

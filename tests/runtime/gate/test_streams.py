@@ -269,23 +269,3 @@ async def test_progress_without_a_reader_costs_and_breaks_nothing() -> None:
 
     async with gate_of([made(work, context_parameter="ctx")]) as gate:
         assert (await gate.call(call(), user=USER)).output == 2
-
-
-async def test_no_part_comes_after_the_outcome_of_the_call() -> None:
-    """A task that the tool had left behind sent its parts after the call had ended as denied, before the result."""
-    left: list[asyncio.Task[None]] = []
-
-    async def later(ctx: ToolContext) -> None:
-        for n in range(3):
-            await ctx.send(n)
-
-    @tool(effect="read")
-    async def leave(ctx: ToolContext) -> None:
-        """End before the parts are sent."""
-        left.append(asyncio.ensure_future(later(ctx)))
-        ctx.abort("not today")
-
-    async with gate_of([leave]) as gate:
-        events = [event async for event in gate.stream("leave", user=USER)]
-        await left[0]
-    assert [type(event) for event in events] == [Result]
