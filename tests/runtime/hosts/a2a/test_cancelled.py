@@ -9,7 +9,7 @@ import pytest
 from a2a import types as p
 from a2a.utils.errors import TaskNotCancelableError, UnsupportedOperationError
 
-from callgate import Gate, ToolCall, tool
+from callgate import Effects, Gate, ToolCall, tool
 from callgate.errors import NotPending
 from callgate.providers.stores.effects import SuspensionState
 from callgate.runtime.hosts.a2a.messages import ClientMessage
@@ -41,7 +41,7 @@ class Slow:
                 slow.ended.append("wait")
             return "never"
 
-        return Gate([wait], allow_unguarded=True)
+        return Gate([wait], allow_unguarded=True, effects=Effects(durable=False))  # clients bring tools with effects
 
 
 @pytest.mark.parametrize("how", ["call", "conversation"])
