@@ -105,9 +105,7 @@ class _NextCall:
     def _mistake(self, ctx: InvokeContext | None) -> str | None:
         if ctx is not None and ctx is not self.ctx:
             return f"next({type(ctx).__name__}); write `await next()` or `await next(ctx)`"
-        if (
-            self.is_over
-        ):  # a task of the wrapper begins it: the tool would run after the outcome of the call is recorded
+        if self.is_over:  # a task of the wrapper begins it: the tool would run after the call has its outcome
             return "next() after it had ended; await next() in around_execute"
         if self.state == "running":
             return "next() while its first call was still running"
