@@ -189,6 +189,15 @@ async def test_a_call_that_was_put_off_may_be_denied_withdrawn_or_expire(effect:
 # ---------------------------------------------------------------------- other reasons that pass
 
 
+async def cut_off(gate: Gate, handle: str, waits: asyncio.Event) -> None:
+    """Approve a call, and cancel that when its hook waits."""
+    running = asyncio.create_task(resumed(gate, handle))
+    await waits.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
 @EVERY_EFFECT
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("why", ["cancelled", "deadline"])
@@ -202,11 +211,7 @@ async def test_a_request_that_ends_before_the_tool_runs_leaves_the_approval(effe
             result = await gate.resume(handle, Approve(), approver=BOB, deadline=0.01)
             assert (code(result) in {"deadline_exceeded", "policy_error"}, result.pending.handle) == (True, handle)
         else:
-            running = asyncio.create_task(resumed(gate, handle))
-            await hook.waits.wait()
-            running.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await running
+            await cut_off(gate, handle, hook.waits)
         assert desk.paid == []
         hook.stage = None
         assert (await resumed(gate, handle)).output == "paid 1"
@@ -302,11 +307,7 @@ async def test_a_request_that_ends_after_the_tool_has_run_uses_the_approval(effe
             result = await gate.resume(handle, Approve(), approver=BOB, deadline=0.05)
             assert (code(result), result.pending) == ("deadline_exceeded", None)
         else:
-            running = asyncio.create_task(resumed(gate, handle))
-            await hook.waits.wait()
-            running.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await running
+            await cut_off(gate, handle, hook.waits)
         with pytest.raises(NotPending):
             await resumed(gate, handle)
     assert desk.paid == [5]
